@@ -1,0 +1,57 @@
+# What people and CI run. Everything lives in .venv; versions come from requirements.lock.
+
+VENV    := .venv
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/.ready
+RUNS    ?= runs
+# The first Python from 3.11 to 3.13 that is at hand; `make PYTHON=python3.12 setup` picks one.
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c '$(SUPPORTED)' >/dev/null 2>&1 && { echo $$p; break; }; done)
+PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: setup demo test test-slow check benchmarks lock clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" && $(PYTHON) -c '$(SUPPORTED)' || { \
+	  echo "mechplateau needs Python 3.11, 3.12 or 3.13; none was found. Install one, or name it: make PYTHON=/path/to/python3.12 setup"; exit 2; }
+	@test -n "$(TORCH_INDEX_URL)" || command -v nvidia-smi >/dev/null 2>&1 || \
+	  echo "No NVIDIA driver seen. If pip is about to fetch a CUDA build of torch, set TORCH_INDEX_URL to PyTorch's CPU wheels (see the README)."
+	$(PYTHON) -m venv $(VENV)
+	$(if $(TORCH_INDEX_URL),$(PIP) install --no-deps --index-url "$(TORCH_INDEX_URL)" $$(grep '^torch==' requirements.lock))
+	$(PIP) install -r requirements.lock
+	$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/mechplateau demo --runs-dir $(RUNS)
+
+test: check
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+benchmarks: $(STAMP)
+	$(BIN)/python -m pytest benchmarks
+
+# Renew requirements.lock (needs uv). CUDA's own libraries are left out: the build of torch that
+# is installed pins them itself, and a CPU build needs none.
+CUDA_PACKAGES := $(addprefix --no-emit-package ,cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas \
+	nvidia-cuda-cupti nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile \
+	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink \
+	nvidia-nvshmem-cu13 nvidia-nvtx)
+lock:
+	uv pip compile --universal --python-version 3.11 --extra dev --extra wandb pyproject.toml $(CUDA_PACKAGES) \
+	  --no-annotate --no-header --quiet --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .benchmarks

@@ -1,0 +1,22 @@
+"""Kernels for studying attention: linear attention fused with attention progress, and pairwise cosine.
+
+Needs torch; Triton is imported on the first call that runs it, so importing this package stays cheap
+and works where Triton is missing. `backend="auto"` runs Triton on CUDA and vectorized torch elsewhere.
+"""
+
+from ._dispatch import BackendUnavailable, backend_report
+from .attention import LinearAttentionOutput, linear_attention
+from .cosine import mean_pairwise_cosine, pairwise_cosine
+from .progress import apm, apm_per_sample, zero_attention
+
+__all__ = [
+    "BackendUnavailable",
+    "LinearAttentionOutput",
+    "apm",
+    "apm_per_sample",
+    "backend_report",
+    "linear_attention",
+    "mean_pairwise_cosine",
+    "pairwise_cosine",
+    "zero_attention",
+]

@@ -1,0 +1,122 @@
+"""Which implementation runs: argument first, then `MECHPLATEAU_KERNELS`, then the device.
+
+`auto` takes Triton for CUDA tensors wherever the kernel can run, and otherwise the torch reference,
+saying why once. Asking for Triton (by argument or variable) where it cannot run is an error, never a
+silent change of path.
+"""
+
+import functools
+import importlib.util
+import logging
+import os
+
+import torch
+
+__all__ = ["BackendUnavailable", "backend_report", "choose_backend"]
+
+ENVIRONMENT_VARIABLE = "MECHPLATEAU_KERNELS"
+BACKENDS = ("auto", "triton", "torch")
+MINIMUM_CAPABILITY = (8, 0)
+
+logger = logging.getLogger("mechplateau_kernels")
+
+_used: dict[str, set[str]] = {}
+_said: set[str] = set()
+
+
+class BackendUnavailable(RuntimeError):
+    """Triton was asked for where it cannot run."""
+
+
+@functools.cache
+def triton_installed() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def interpreter_requested() -> bool:
+    """Whether Triton kernels run on the CPU, in Triton's interpreter (slow: for tests)."""
+    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "y", "yes")
+
+
+def say_once(message: str) -> None:
+    if message not in _said:
+        _said.add(message)
+        logger.warning(message)
+
+
+def _requested(backend: str) -> tuple[str, str]:
+    """The backend asked for, and who asked."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend: expected one of {', '.join(BACKENDS)}; got {backend!r}")
+    if backend != "auto":
+        return backend, f'backend="{backend}"'
+    from_environment = os.environ.get(ENVIRONMENT_VARIABLE, "").strip().lower() or "auto"
+    if from_environment not in BACKENDS:
+        raise ValueError(
+            f"{ENVIRONMENT_VARIABLE}: expected one of {', '.join(BACKENDS)}; got {from_environment!r}"
+        )
+    return from_environment, f"{ENVIRONMENT_VARIABLE}={from_environment}"
+
+
+def _device_obstacle(device: torch.device) -> str | None:
+    """Why Triton cannot run on this device, or None."""
+    if not triton_installed():
+        return "triton is not installed"
+    if device.type == "cuda":
+        if torch.version.cuda is None:
+            return "the kernels were written for NVIDIA cards only"
+        capability = torch.cuda.get_device_capability(device)
+        if capability < MINIMUM_CAPABILITY:
+            return f"the card's compute capability is {capability[0]}.{capability[1]}, and 8.0 is needed"
+        return None
+    if device.type == "cpu" and interpreter_requested():
+        return None
+    if device.type == "cpu":
+        return (
+            "the tensors are on the CPU (TRITON_INTERPRET=1, set before Python starts, runs it there, slowly)"
+        )
+    return f"the tensors are on a {device.type} device"
+
+
+def choose_backend(op: str, backend: str, device: torch.device, obstacle: str | None = None) -> str:
+    """`"triton"` or `"torch"` for this call of `op`; `obstacle` is why its own kernel cannot take it.
+
+    Raises `BackendUnavailable` where Triton was asked for and cannot run, `ValueError` for an unknown
+    backend.
+    """
+    wanted, asker = _requested(backend)
+    if wanted == "torch":
+        chosen = "torch"
+    else:
+        obstacle = _device_obstacle(device) or obstacle
+        if obstacle is None:
+            chosen = "triton"
+        elif wanted == "triton":
+            raise BackendUnavailable(
+                f"{op}: {asker} asks for Triton, which cannot run here: {obstacle}; "
+                f'use backend="auto" or {ENVIRONMENT_VARIABLE}=auto'
+            )
+        else:
+            chosen = "torch"
+            if not torch.compiler.is_compiling():
+                what = op if device.type == "cuda" else "CPU tensors"
+                say_once(f"{what}: the torch reference runs, not Triton: {obstacle}")
+    if not torch.compiler.is_compiling():
+        _used.setdefault(op, set()).add(chosen)
+    return chosen
+
+
+def backend_report() -> dict[str, object]:
+    """What would run and what has run in this process, for the record of a run; plain JSON values."""
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda" if cuda else "cpu")
+    wanted, _ = _requested("auto")
+    obstacle = _device_obstacle(device)
+    return {
+        "requested": wanted,
+        "default": "torch" if wanted == "torch" or obstacle else "triton",
+        "why_not_triton": obstacle,
+        "interpreter": device.type == "cpu" and obstacle is None,
+        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "used": {op: sorted(paths) for op, paths in sorted(_used.items())},
+    }

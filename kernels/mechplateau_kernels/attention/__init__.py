@@ -1,0 +1,112 @@
+"""Masked linear attention that also returns the sums attention progress is made of."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._dispatch import choose_backend
+from . import reference
+
+__all__ = ["LinearAttentionOutput", "linear_attention"]
+
+PRECISIONS = ("auto", "tf32x3", "ieee", "tf32")
+
+
+class LinearAttentionOutput(NamedTuple):
+    """What `linear_attention` returns."""
+
+    output: Tensor
+    """`[batch, pos, head, d_v]`, dtype of v."""
+    row_mass: Tensor
+    """`[batch, head, pos]`, Σ_j |A_ij| after the intervention; float32 (float64 for float64 inputs)."""
+    set_mass: Tensor
+    """`[batch, head, set, pos]`, the part of it on each metric set; set dimension 0 without sets."""
+
+
+def _check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
+    if not (q.dim() == k.dim() == v.dim() == 4) or q.shape != k.shape or q.shape[:3] != v.shape[:3]:
+        raise ValueError(
+            "linear_attention: expected q, k [batch, pos, head, d_head] and v [batch, pos, head, d_v]; "
+            f"got {list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
+        )
+    if not (q.dtype == k.dtype == v.dtype) or not q.is_floating_point():
+        raise ValueError(
+            f"linear_attention: expected one floating dtype for q, k, v; got {q.dtype}, {k.dtype}, {v.dtype}"
+        )
+    if 0 in q.shape or v.shape[3] == 0:
+        raise ValueError(
+            f"linear_attention: expected no empty dimension; got {list(q.shape)}, v {list(v.shape)}"
+        )
+
+
+def _checked_set(name: str, mask: Tensor, q: Tensor) -> Tensor:
+    """The set as bool `[1 or batch, pos, pos]`."""
+    batch, pos = q.shape[:2]
+    shaped = mask.unsqueeze(0) if mask.dim() == 2 else mask
+    if mask.dtype != torch.bool or shaped.shape not in ((1, pos, pos), (batch, pos, pos)):
+        raise ValueError(
+            f"linear_attention: {name}: expected bool [{pos}, {pos}] or [{batch}, {pos}, {pos}] "
+            f"(query, key); got {mask.dtype} {list(mask.shape)}"
+        )
+    if mask.device != q.device:
+        raise ValueError(
+            f"linear_attention: {name} is on {mask.device} and q on {q.device}; move it there with .to()"
+        )
+    return shaped
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float | None = None,
+    causal: bool = True,
+    intervene: Tensor | None = None,
+    c: float | Tensor = 1.0,
+    metric_sets: Sequence[Tensor] = (),
+    backend: Literal["auto", "triton", "torch"] = "auto",
+    precision: Literal["auto", "tf32x3", "ieee", "tf32"] = "auto",
+) -> LinearAttentionOutput:
+    """Linear attention `O = A V`, `A = scale·QKᵀ` with zeros above the diagonal and no softmax.
+
+    After masking, A is multiplied by `c` on `intervene` (the paper's attention scaling), and the masses
+    that attention progress is made of are taken from the result.
+
+    Args:
+        q, k: `[batch, pos, head, d_head]`, any strides; one dtype for q, k and v.
+        v: `[batch, pos, head, d_v]`; d_v may differ from d_head.
+        scale: factor of QKᵀ; None: 1/√d_head.
+        causal: zero A above the diagonal.
+        intervene: bool `[pos, pos]` or `[batch, pos, pos]` (query, key): where A is multiplied by c.
+        c: a float, or a 0-d tensor (which may change without a new compilation or graph capture).
+        metric_sets: sets to sum |A| over, each as `intervene`.
+        backend: `"auto"`, `"torch"` or `"triton"`.
+        precision: how Triton multiplies float32: `"tf32x3"` and `"ieee"` keep float32 accuracy, `"tf32"`
+            does not; `"auto"` is tf32x3, or tf32 where `torch.get_float32_matmul_precision()` is not
+            `"highest"`. The torch path always follows torch's own setting.
+
+    Returns:
+        `LinearAttentionOutput(output, row_mass, set_mass)`; differentiable in q, k, v, also through the
+        masses. A NaN or infinity in v may reach every row, as with a matrix product of zeros.
+
+    Raises:
+        ValueError: shapes, dtypes or devices that do not fit, each named.
+        BackendUnavailable: Triton was asked for where it cannot run.
+    """
+    _check_inputs(q, k, v)
+    if precision not in PRECISIONS:
+        raise ValueError(
+            f"linear_attention: precision: expected one of {', '.join(PRECISIONS)}; got {precision!r}"
+        )
+    if isinstance(c, Tensor) and c.dim() != 0:
+        raise ValueError(f"linear_attention: c: expected a float or a 0-d tensor; got shape {list(c.shape)}")
+    if intervene is not None:
+        intervene = _checked_set("intervene", intervene, q)
+    sets = [_checked_set(f"metric_sets[{i}]", mask, q) for i, mask in enumerate(metric_sets)]
+    scale = 1.0 / math.sqrt(q.shape[3]) if scale is None else scale
+    choose_backend("linear_attention", backend, q.device, "its Triton kernel is not there yet")
+    return LinearAttentionOutput(*reference.linear_attention(q, k, v, scale, causal, intervene, c, sets))

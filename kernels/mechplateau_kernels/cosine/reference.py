@@ -1,0 +1,87 @@
+"""Cosine similarity between positions in plain torch: what the kernels are held to, and the CPU path.
+
+    u_i     = h_i / |h_i|, or 0 where |h_i| < FLOOR
+    C_ij    = u_i · u_j                                  one matrix per sample, then the batch mean
+    Σ_{i<j} C_ij over a set P of positions = (|Σ_P u_i|² − Σ_P |u_i|²) / 2
+
+The second form needs no matrix: its cost is linear in the number of positions. Half-precision
+inputs are computed in float32. A vector shorter than FLOOR counts as zero: its cosine with everything,
+itself included, is 0, and so is its gradient (which would otherwise be of the size 1/FLOOR, beyond
+float16).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["FLOOR", "mean_cosine", "pairwise_cosine", "per_position_cosine"]
+
+FLOOR = 1e-8
+"""Vectors shorter than this count as zero."""
+
+
+CHUNK_ELEMENTS = 1 << 22
+"""A batch mean works on this many matrix elements at a time, so that memory does not grow with the batch."""
+
+
+def widen(h: Tensor) -> Tensor:
+    return h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
+
+
+def _matrices(wide: Tensor) -> Tensor:
+    gram = torch.bmm(wide, wide.transpose(1, 2))
+    # Norms from the Gram matrix's own diagonal: no second pass over h, and the rounding of numerator
+    # and denominator is correlated. The clamp comes before the root: its gradient at 0 is infinite.
+    squared = gram.diagonal(dim1=-2, dim2=-1)
+    inverse = torch.where(squared < FLOOR**2, 0.0, squared.clamp_min(FLOOR**2).rsqrt())
+    cosine = gram * inverse.unsqueeze(-1) * inverse.unsqueeze(-2)
+    # Rounding can leave 1 + 1e-7; the gradient at ±1 is 0 in exact arithmetic as well.
+    return cosine.clamp(-1.0, 1.0)
+
+
+def pairwise_cosine(h: Tensor, reduce: str) -> Tensor:
+    """`[lead, batch, pos, d]` -> `[lead, pos, pos]` (batch mean) or `[lead, batch, pos, pos]`."""
+    lead, batch, pos, d = h.shape
+    wide = widen(h)
+    if reduce == "none":
+        return _matrices(wide.reshape(lead * batch, pos, d)).view(lead, batch, pos, pos)
+    chunk = max(1, CHUNK_ELEMENTS // (lead * pos * pos))
+    total = None
+    for start in range(0, batch, chunk):
+        some = wide[:, start : start + chunk]
+        part = _matrices(some.reshape(-1, pos, d)).view(lead, -1, pos, pos).sum(dim=1)
+        total = part if total is None else total + part
+    assert total is not None
+    return total / batch
+
+
+def _norm(wide: Tensor) -> tuple[Tensor, Tensor]:
+    """Norms `[..., pos]` and their inverses, 0 for vectors that count as zero."""
+    norm = torch.linalg.vector_norm(wide, dim=-1)
+    return norm, torch.where(norm < FLOOR, 0.0, norm.clamp_min(FLOOR).reciprocal())
+
+
+def mean_cosine(h: Tensor, cliques: Sequence[Sequence[int] | slice], n_pairs: int) -> Tensor:
+    """Mean over samples and over the pairs inside each clique: `[lead, batch, pos, d]` -> `[lead]`."""
+    lead, batch, _, d = h.shape
+    sums = []
+    for clique in cliques:
+        wide = widen(h[:, :, clique])
+        norm, inverse = _norm(wide)
+        pos = wide.shape[2]
+        # Σ u_i as a product with the inverse norms: the unit vectors are never written to memory.
+        total = torch.bmm(inverse.view(lead * batch, 1, pos), wide.reshape(lead * batch, pos, d))
+        own = (norm * inverse).square().sum(dim=(1, 2))
+        sums.append((total.square().view(lead, -1).sum(dim=1) - own) / 2)
+    return (torch.stack(sums).sum(dim=0) / (batch * n_pairs)).clamp(-1.0, 1.0)
+
+
+def per_position_cosine(h: Tensor) -> Tensor:
+    """Mean over samples and later positions, `[lead, batch, pos, d]` -> `[lead, pos - 1]`."""
+    wide = widen(h)
+    pos = h.shape[2]
+    unit = wide * _norm(wide)[1].unsqueeze(-1)
+    later = unit[:, :, 1:].flip(2).cumsum(dim=2).flip(2)
+    count = torch.arange(pos - 1, 0, -1, device=h.device)
+    return ((unit[:, :, :-1] * later).sum(dim=-1).mean(dim=1) / count).clamp(-1.0, 1.0)

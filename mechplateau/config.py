@@ -1,0 +1,178 @@
+"""A run, written down: task, model, training, evaluation, interventions and seed.
+
+`RunConfig.for_task("mws")` is the paper's set-up of a task. What a file or an override leaves out is filled
+in from the task's own defaults, then from the defaults here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+
+from mechplateau.errors import ConfigError
+from mechplateau.models.config import ModelConfig
+from mechplateau.models.interventions import Intervention, intervention_class
+from mechplateau.schema import Config
+from mechplateau.tasks import Task, task_class
+
+
+def _as_task(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    try:
+        cls = task_class(value.get("name"))
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix("task.")) from None
+    return _validated(cls, value)
+
+
+def _as_intervention(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    try:
+        cls = intervention_class(value.get("kind"))
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return _validated(cls, value)
+
+
+def _validated(cls: type[Config], value: Mapping[str, Any]) -> Config:
+    """Validate through `parse`, whose one-line message keeps the fields' names."""
+    try:
+        return cls.parse(value)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+class TrainingConfig(Config):
+    """How the model is trained: fresh data at every step, next-token cross-entropy over the whole sequence."""
+
+    steps: int = Field(400, ge=1)
+    """Number of updates."""
+    batch_size: int = Field(256, ge=1)
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    lr: float = Field(1e-4, gt=0)
+    """Learning rate, after any warm-up."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Adam's and AdamW's averages."""
+    weight_decay: float = Field(0.0, ge=0)
+    """adamw: decoupled, on the linear layers' weights only; sgd, adam: L2, on all parameters."""
+    momentum: float = Field(0.0, ge=0, lt=1)
+    """sgd only."""
+    schedule: Literal["constant", "warmup", "warmup_cosine"] = "constant"
+    """warmup: linear from 0 over warmup_steps, then constant; warmup_cosine: then a cosine to 0."""
+    warmup_steps: int = Field(200, ge=1)
+    """Used by the schedules with a warm-up, whose first update has learning rate 0."""
+    clip_norm: float | None = Field(None, gt=0)
+    """Largest norm of the whole gradient; null: no clipping."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for beta in self.betas:
+            if not 0 <= beta < 1:
+                raise ValueError(f"betas: expected two numbers from 0 to below 1, got {list(self.betas)}")
+        if self.schedule == "warmup_cosine" and self.warmup_steps >= self.steps:
+            raise ValueError(
+                f"warmup_steps: expected less than training.steps = {self.steps} with warmup_cosine, "
+                f"got {self.warmup_steps}"
+            )
+        return self
+
+
+class CheckpointConfig(Config):
+    """When the weights are kept. Step 0 and the last step always are."""
+
+    every: int | None = Field(None, ge=1)
+    """Keep every so many steps; null: a twentieth of the run."""
+    log_spaced: int | None = Field(None, ge=2)
+    """Keep this many steps, spaced evenly in the logarithm, instead."""
+    at: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """Further steps to keep."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.every is not None and self.log_spaced is not None:
+            raise ValueError("log_spaced: give either every or log_spaced, not both")
+        return self
+
+
+class EvaluationConfig(Config):
+    """What is measured, on which sequences, how often. Measuring never changes training."""
+
+    every: int = Field(1, ge=1)
+    """Measure every so many steps; step 0 and the last step always are."""
+    samples: int | Literal["paper"] = 64
+    """How many fresh sequences are measured; paper: as the authors do (loss, accuracy of each output, APM,
+    COS and α₁ on the training batch; repetition, entropy and accuracy on 64 fresh sequences)."""
+    locations: Literal["final", "all"] = "final"
+    """Where hidden states are compared: after the final LayerNorm, or at every place of every layer too."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if isinstance(self.samples, int) and self.samples < 1:
+            raise ValueError(f"samples: expected at least 1 sequence, or paper, got {self.samples}")
+        return self
+
+
+class RunConfig(Config):
+    """Everything that decides a run's numbers. Equal configurations give equal runs."""
+
+    task: Annotated[SerializeAsAny[Task], BeforeValidator(_as_task)]
+    model: ModelConfig = ModelConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoints: CheckpointConfig = CheckpointConfig()
+    interventions: tuple[Annotated[SerializeAsAny[Intervention], BeforeValidator(_as_intervention)], ...] = ()
+    seed: int = Field(0, ge=0, lt=2**31)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_task(cls, data: Any) -> Any:
+        """Settings that are left out come from the task's own set-up."""
+        if not isinstance(data, Mapping):
+            return data
+        task = data.get("task")
+        if isinstance(task, str):
+            task = {"name": task}
+            data = {**data, "task": task}
+        try:
+            owner = type(task) if isinstance(task, Task) else task_class((task or {}).get("name"))
+        except (ConfigError, AttributeError):
+            return data  # the task's own validator says what is wrong
+        filled = dict(data)
+        for section, defaults in (("model", owner.default_model), ("training", owner.default_training)):
+            given = filled.get(section, {})
+            if isinstance(given, Mapping):
+                filled[section] = {**defaults, **given}
+        return filled
+
+    @model_validator(mode="after")
+    def _interventions_fit(self) -> Self:
+        for index, intervention in enumerate(self.interventions):
+            try:
+                intervention.check(self.task, self.model)
+            except ConfigError as error:
+                raise ValueError(f"interventions.{index}.{error}") from None
+        return self
+
+    @classmethod
+    def for_task(cls, name: str, **sections: Any) -> Self:
+        """The paper's set-up of the named task; `sections` (task, model, training, …) override parts of it."""
+        task = {"name": name, **sections.pop("task", {})}
+        return cls.parse({"task": task, **sections})
+
+    @property
+    def run_name(self) -> str:
+        """Name of the run's folder: the task's name and the configuration's hash (the seed is part of it)."""
+        return f"{self.task.name}-{self.content_hash()}"
+
+
+__all__ = [
+    "CheckpointConfig",
+    "EvaluationConfig",
+    "ModelConfig",
+    "RunConfig",
+    "TrainingConfig",
+]

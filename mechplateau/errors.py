@@ -1,0 +1,20 @@
+"""The errors a user can cause and mend: one line that says what was expected, what came, what to do.
+
+The command line prints them without a traceback and exits with code 2.
+"""
+
+
+class UserError(ValueError):
+    """Base of every error that is the caller's to mend."""
+
+
+class ConfigError(UserError):
+    """A configuration names an unknown field or holds a value that is not allowed."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint is missing, damaged, unsafe, or does not fit the model it is loaded into."""
+
+
+class RunError(UserError):
+    """A run folder is missing, incomplete, in use, or cannot be written."""

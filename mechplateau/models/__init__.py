@@ -1,0 +1,35 @@
+"""Models: sizes → a TransformerLens HookedTransformer with linear or softmax attention.
+
+Names are imported when first used: TransformerLens costs seconds, and configurations do not need it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from mechplateau.models.config import AttentionKind, ModelConfig
+from mechplateau.models.records import Observation, Trainable, locations
+
+if TYPE_CHECKING:
+    from mechplateau.models.generation import generate as generate
+    from mechplateau.models.observe import observe as observe
+    from mechplateau.models.reference import load_reference_checkpoint as load_reference_checkpoint
+    from mechplateau.models.transformer import PlateauTransformer as PlateauTransformer
+    from mechplateau.models.transformer import build_model as build_model
+
+_LAZY = {
+    "PlateauTransformer": "transformer",
+    "build_model": "transformer",
+    "generate": "generation",
+    "load_reference_checkpoint": "reference",
+    "observe": "observe",
+}
+
+__all__ = ["AttentionKind", "ModelConfig", "Observation", "Trainable", "locations", *_LAZY]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

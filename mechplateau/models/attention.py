@@ -1,0 +1,162 @@
+"""Attention components: linear and softmax, with a factor on Ω and the sums that attention progress needs.
+
+Both keep TransformerLens's parameters and hook points. In the order of the hooks:
+
+    scores = QKᵀ / √d_head, masked          → hook_attn_scores → masked again
+    pattern = scores (linear) or softmax     → × c on the intervention's Ω → hook_pattern
+    z = pattern · V                          → hook_z
+
+*Fused unless observed*: while neither `hook_attn_scores` nor `hook_pattern` carries a hook, linear attention
+runs in one fused operation and the map is never built; with a hook, the map is explicit and an edit of it
+takes effect. Both paths agree to 1e-6.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import mechplateau_kernels as mk
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+from transformer_lens.components import Attention
+
+from mechplateau.models.layers import observed
+from mechplateau.models.records import AttentionRecord
+
+
+class MaskedAttention(Attention):
+    """What linear and softmax attention share: the order of the hooks, the factor on Ω, the record."""
+
+    def __init__(self, cfg, attn_type="global", layer_id=None):
+        super().__init__(cfg, attn_type, layer_id)
+        self.scale_set: Bool[Tensor, "query key"] | None = None
+        self.scale_factor: float = 1.0
+        self.record: AttentionRecord | None = None
+
+    def scale_on(self, entries: Bool[Tensor, "query key"] | None, c: float = 1.0) -> None:
+        """Multiply the pattern by `c` at these entries, `[n_ctx, n_ctx]`; None takes the factor off.
+
+        Raises:
+            RuntimeError: a factor is on already (two at once have no defined order).
+        """
+        if entries is not None and self.scale_set is not None:
+            raise RuntimeError("this attention already has a factor on its pattern; remove that one first")
+        self.scale_set = entries
+        self.scale_factor = c
+
+    def forward(
+        self,
+        query_input,
+        key_input,
+        value_input,
+        past_kv_cache_entry=None,
+        additive_attention_mask=None,
+        attention_mask=None,
+        position_bias=None,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        if additive_attention_mask is not None or position_bias is not None:
+            raise NotImplementedError("attention here takes neither an additive mask nor a position bias")
+        q, k, v = self.calculate_qkv_matrices(query_input, key_input, value_input)
+        offset = 0
+        if past_kv_cache_entry is not None:
+            offset = past_kv_cache_entry.past_keys.shape[1]
+            k, v = past_kv_cache_entry.append(k, v)
+        z = self.hook_z(self._attend(q, k, v, offset, attention_mask))
+        if self.cfg.use_attn_result:
+            result = self.hook_result(torch.einsum("bphd,hdm->bphm", z, self.W_O))
+            return result.sum(dim=2) + self.b_O
+        return F.linear(z.flatten(2), self.W_O.flatten(0, 1).T, self.b_O)
+
+    def _attend(self, q, k, v, offset: int, padding) -> Float[Tensor, "batch query head d_head"]:
+        record = self.record
+        entries = self._scaled(offset, q.shape[1], k.shape[1])
+        whole = offset == 0 and (padding is None or bool(padding.all()))
+        if record is not None:
+            record.keys, record.values = k, v
+        if whole and self._fusible() and not (record is not None and record.keep_pattern):
+            out = mk.linear_attention(
+                q,
+                k,
+                v,
+                scale=1.0 / self.attn_scale,
+                intervene=entries,
+                c=self.scale_factor,
+                metric_sets=() if record is None else record.metric_sets,
+            )
+            if record is not None:
+                record.row_mass, record.set_mass = out.row_mass, out.set_mass
+            return out.output
+
+        allowed = self._allowed(q, k, offset, padding)
+        scores = self.mask_scores(self.calculate_attention_scores(q, k), allowed)
+        if observed(self.hook_attn_scores):
+            scores = self.mask_scores(self.hook_attn_scores(scores), allowed)
+        pattern = self.scores_to_pattern(scores)
+        if entries is not None and self.scale_factor != 1.0:
+            pattern = torch.where(entries, pattern * self.scale_factor, pattern)
+        pattern = self.hook_pattern(pattern)
+        if record is not None:
+            self._fill(record, pattern)
+        return torch.einsum("bhqk,bkhd->bqhd", pattern, v)
+
+    def _fusible(self) -> bool:
+        return False
+
+    @abstractmethod
+    def mask_scores(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        """Take the scores that causality (and padding) forbids out."""
+
+    @abstractmethod
+    def scores_to_pattern(self, scores: Tensor) -> Tensor:
+        """Attention pattern from masked scores, both `[batch, head, query, key]`."""
+
+    def _scaled(self, offset: int, queries: int, keys: int) -> Bool[Tensor, "query key"] | None:
+        if self.scale_set is None:
+            return None
+        return self.scale_set[offset : offset + queries, :keys]
+
+    @staticmethod
+    def _allowed(q: Tensor, k: Tensor, offset: int, padding: Tensor | None) -> Tensor:
+        query = torch.arange(offset, offset + q.shape[1], device=q.device)[:, None]
+        key = torch.arange(k.shape[1], device=q.device)[None, :]
+        allowed = (key <= query)[None, None]
+        return allowed if padding is None else allowed & padding.bool()[:, None, None, :]
+
+    @staticmethod
+    def _fill(record: AttentionRecord, pattern: Float[Tensor, "batch head query key"]) -> None:
+        size = pattern.abs()
+        record.row_mass = size.sum(-1)
+        masses = []
+        for entries in record.metric_sets:
+            mask = entries if entries.dim() == 2 else entries[:, None]
+            masses.append(torch.where(mask, size, 0.0).sum(-1))
+        empty = size.new_zeros(*size.shape[:2], 0, size.shape[2])
+        record.set_mass = torch.stack(masses, dim=2) if masses else empty
+        if record.keep_pattern:
+            record.pattern = pattern
+
+
+class LinearAttention(MaskedAttention):
+    """A = causal(QKᵀ / √d_head): zeros above the diagonal, no softmax, no normalization."""
+
+    def _fusible(self) -> bool:
+        return not observed(self.hook_attn_scores, self.hook_pattern)
+
+    def mask_scores(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        return torch.where(allowed, scores, torch.zeros((), dtype=scores.dtype, device=scores.device))
+
+    def scores_to_pattern(self, scores: Tensor) -> Tensor:
+        return scores
+
+
+class SoftmaxAttention(MaskedAttention):
+    """The usual causal softmax attention. A row with nothing to attend to is all zero."""
+
+    def mask_scores(self, scores: Tensor, allowed: Tensor) -> Tensor:
+        return scores.masked_fill(~allowed, -torch.inf)
+
+    def scores_to_pattern(self, scores: Tensor) -> Tensor:
+        nothing = (scores == -torch.inf).all(dim=-1, keepdim=True)
+        return scores.masked_fill(nothing, 0.0).softmax(dim=-1).masked_fill(nothing, 0.0)

@@ -1,0 +1,65 @@
+"""Greedy generation with a key/value cache, one token at a time; every hook and intervention acts in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
+
+from mechplateau.models.observe import observe
+from mechplateau.models.records import Observation
+
+if TYPE_CHECKING:
+    from mechplateau.models.transformer import PlateauTransformer
+
+
+def generate(
+    model: PlateauTransformer, prompt: Int[Tensor, "batch prompt"], n_outputs: int
+) -> Int[Tensor, "batch n_outputs"]:
+    """The `n_outputs` tokens that the model finds most likely, one after the other, after each prompt.
+
+    Ties go to the smaller token. The model's mode (train or eval) and gradients are left as they are.
+    """
+    seen = observe(model, prompt, at=())
+    return generate_on(model, seen, prompt.shape[1], n_outputs)
+
+
+def generate_on(
+    model: PlateauTransformer, seen: Observation, prompt_length: int, n_outputs: int
+) -> Int[Tensor, "batch n_outputs"]:
+    """Go on from a forward over sequences that begin with the prompt.
+
+    Attention is causal, so the keys and values of the prompt's positions do not depend on what came after:
+    a teacher-forced forward serves as the prefill.
+
+    Args:
+        model: the model.
+        seen: that forward.
+        prompt_length: how many of its positions are the prompt's.
+        n_outputs: how many tokens to generate.
+    """
+    entries = [
+        TransformerLensKeyValueCacheEntry(record.keys[:, :prompt_length], record.values[:, :prompt_length])
+        for record in seen.records
+    ]
+    outputs = [seen.logits[:, prompt_length - 1].argmax(dim=-1)]
+    for position in range(prompt_length, prompt_length + n_outputs - 1):
+        outputs.append(_step(model, outputs[-1][:, None], position, entries).argmax(dim=-1))
+    return torch.stack(outputs, dim=1)
+
+
+def _step(
+    model: PlateauTransformer,
+    token: Int[Tensor, "batch 1"],
+    position: int,
+    entries: Sequence[TransformerLensKeyValueCacheEntry],
+) -> Float[Tensor, "batch vocab"]:
+    """Logits after one more token: HookedTransformer.forward with a cache, less its padding machinery."""
+    residual = model.hook_embed(model.embed(token)) + model.hook_pos_embed(model.pos_embed(token, position))
+    for block, entry in zip(model.blocks, entries, strict=True):
+        residual = block(residual, past_kv_cache_entry=entry)
+    return model.unembed(model.ln_final(residual))[:, -1]

@@ -1,0 +1,134 @@
+"""Interventions: value objects that change how a model computes over a range of steps.
+
+The training loop attaches each one while its range lasts, in training, evaluation and generation alike, and
+detaches it afterwards. Defining one touches this package only; it registers itself by its kind.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
+
+import torch
+from pydantic import Field, model_validator
+
+from mechplateau.errors import ConfigError
+from mechplateau.models.config import ModelConfig
+from mechplateau.schema import Config
+from mechplateau.tasks import Task
+
+if TYPE_CHECKING:
+    from mechplateau.models.transformer import PlateauTransformer
+
+
+@dataclass(frozen=True)
+class Handle:
+    """Undoes what `attach` did."""
+
+    undo: Callable[[], None]
+
+    def remove(self) -> None:
+        """Take the intervention off again."""
+        self.undo()
+
+
+class Intervention(Config):
+    """Base of all interventions, in effect at steps `start ≤ step < stop`.
+
+    At step s it shapes what is measured after s updates and the update from s to s + 1.
+    """
+
+    kind: str
+    start: int = Field(0, ge=0)
+    """First step it is in effect."""
+    stop: int | None = Field(None, ge=1)
+    """First step it is no longer in effect; null: to the end."""
+
+    @model_validator(mode="after")
+    def _range(self) -> Self:
+        if self.stop is not None and self.stop <= self.start:
+            raise ValueError(f"stop: expected a step after start = {self.start}, got {self.stop}")
+        return self
+
+    def active(self, step: int) -> bool:
+        """Whether it is in effect after `step` updates."""
+        return self.start <= step and (self.stop is None or step < self.stop)
+
+    @abstractmethod
+    def check(self, task: Task, model: ModelConfig) -> None:
+        """Raise ConfigError, naming the field, where it cannot act on this task and model."""
+
+    @abstractmethod
+    def attach(self, model: PlateauTransformer, task: Task) -> Handle:
+        """Put it into effect on `model`."""
+
+
+_REGISTRY: dict[str, type[Intervention]] = {}
+_Class = TypeVar("_Class", bound=type[Intervention])
+
+
+def register_intervention(cls: _Class) -> _Class:
+    """Class decorator: make an intervention known by the default of its `kind` field."""
+    _REGISTRY[cls.model_fields["kind"].default] = cls
+    return cls
+
+
+def intervention_class(kind: object) -> type[Intervention]:
+    """The class registered under `kind`; ConfigError lists the known ones otherwise."""
+    if not isinstance(kind, str) or kind not in _REGISTRY:
+        raise ConfigError(f"kind: unknown intervention {kind!r}; known: {', '.join(sorted(_REGISTRY))}")
+    return _REGISTRY[kind]
+
+
+@register_intervention
+class AttentionScale(Intervention):
+    """Multiply the attention pattern by c on Ω, leaving the rows of the partial solution alone.
+
+    In linear attention the scaled entries grow or shrink with c; in softmax attention the rows then no longer
+    sum to 1. c = 1 is bitwise the same as no intervention.
+
+    Source: arXiv 2506.13688, section 4 (figures 3, 4 and 43).
+    """
+
+    kind: Literal["attention_scale"] = "attention_scale"
+    c: float
+    """The factor."""
+    layers: tuple[int, ...] | None = None
+    """0-based layers; null: every layer that has an Ω."""
+
+    def check(self, task: Task, model: ModelConfig) -> None:
+        for layer in self.layers or ():
+            if not 0 <= layer < model.n_layers:
+                raise ConfigError(f"layers: expected layers from 0 to {model.n_layers - 1}, got {layer}")
+        targets = task.attention_targets(task.sample(2))
+        if any(target.mask.shape[0] != 1 for target in targets):
+            raise ConfigError(f"kind: attention_scale needs one Ω for all sequences; that of {task.name} varies")
+
+    def attach(self, model: PlateauTransformer, task: Task) -> Handle:
+        masks = scaled_entries(task, model.cfg.n_layers, self.layers)
+        attached = [model.blocks[layer].attn for layer in masks]
+        for attention, mask in zip(attached, masks.values(), strict=True):
+            attention.scale_on(mask.to(model.cfg.device), self.c)
+
+        def undo() -> None:
+            for attention in attached:
+                attention.scale_on(None)
+
+        return Handle(undo)
+
+
+def scaled_entries(task: Task, n_layers: int, layers: tuple[int, ...] | None) -> dict[int, torch.Tensor]:
+    """Ω of the rows outside the partial solution: layer → bool `[n_ctx, n_ctx]` (query, key)."""
+    left_alone = {task.output_rows[r] for r in task.partial_outputs or ()}
+    masks: dict[int, torch.Tensor] = {}
+    for target in task.attention_targets(task.sample(1)):
+        for layer in range(n_layers) if target.layer is None else [target.layer]:
+            if layers is not None and layer not in layers:
+                continue
+            mask = masks.setdefault(layer, torch.zeros(task.n_ctx, task.n_ctx, dtype=torch.bool))
+            for row, sources in zip(target.rows, target.mask[0], strict=True):
+                if row not in left_alone:
+                    mask[row, : task.n_input] |= sources
+    return masks

@@ -1,0 +1,113 @@
+"""TransformerLens components that compute in one fused call while nobody watches their inside.
+
+Each has the parameters and hook points of the component it replaces. With a hook on one of those points, the
+original's explicit path runs and the hook's edit takes effect; both paths agree to 1e-6.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens.components import MLP, Embed, LayerNorm, PosEmbed, TransformerBlock
+from transformer_lens.hook_points import HookPoint
+
+
+def observed(*points: HookPoint) -> bool:
+    """Whether any of the hook points carries a hook, TransformerLens's or PyTorch's own."""
+    return any(
+        point._forward_hooks or point._forward_pre_hooks or point._backward_hooks or point._backward_pre_hooks
+        for point in points
+    )
+
+
+class FusedLayerNorm(LayerNorm):
+    """LayerNorm in one call; explicit where `hook_scale` or `hook_normalized` is hooked."""
+
+    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        if observed(self.hook_scale, self.hook_normalized):
+            return super().forward(x)
+        return F.layer_norm(x, (self.length,), self.w, self.b, self.eps)
+
+
+class LookupEmbed(Embed):
+    """Token embedding by lookup, whose gradient is summed in a fixed order.
+
+    Indexing, as the original does, adds gradients atomically on several CPU threads: not reproducible.
+    """
+
+    def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
+        return F.embedding(tokens, self.W_E)
+
+
+class BroadcastPosEmbed(PosEmbed):
+    """Learned positions; a batch shares one copy unless padding makes positions differ."""
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch pos"],
+        past_kv_pos_offset: int = 0,
+        attention_mask: Int[Tensor, "batch offset_pos"] | None = None,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        if attention_mask is not None and not bool(attention_mask.all()):
+            return super().forward(tokens, past_kv_pos_offset, attention_mask)
+        batch, length = tokens.shape
+        return self.W_pos[past_kv_pos_offset : past_kv_pos_offset + length].expand(batch, -1, -1)
+
+
+class FusedGeluMLP(MLP):
+    """The MLP with the tanh-approximated GELU (`gelu_new`) in one call."""
+
+    def select_activation_function(self) -> None:
+        self.act_fn = gelu_new
+        self.hook_mid = None
+        self.ln = None
+
+
+def gelu_new(x: Tensor) -> Tensor:
+    """GELU in its tanh approximation: TransformerLens's `gelu_new`, fused."""
+    return F.gelu(x, approximate="tanh")
+
+
+class OnceNormedBlock(TransformerBlock):
+    """A block that takes LayerNorm once for queries, keys and values, where they share their input.
+
+    The original takes it three times over, so a hook on `ln1` fires three times there and once here.
+    """
+
+    def forward(self, resid_pre, shortformer_pos_embed=None, past_kv_cache_entry=None, attention_mask=None):
+        if self.cfg.use_attn_in or self.cfg.use_split_qkv_input or shortformer_pos_embed is not None:
+            return super().forward(resid_pre, shortformer_pos_embed, past_kv_cache_entry, attention_mask)
+        resid_pre = self.hook_resid_pre(resid_pre)
+        normalized = self.ln1(resid_pre)
+        attn_out = self.hook_attn_out(
+            self.attn(
+                query_input=normalized,
+                key_input=normalized,
+                value_input=normalized,
+                past_kv_cache_entry=past_kv_cache_entry,
+                attention_mask=attention_mask,
+            )
+        )
+        resid_mid = self.hook_resid_mid(resid_pre + attn_out)
+        mlp_in = self.hook_mlp_in(resid_mid.clone()) if self.cfg.use_hook_mlp_in else resid_mid
+        return self.hook_resid_post(resid_mid + self.apply_mlp(self.ln2(mlp_in)))
+
+
+def replace_components(block: TransformerBlock) -> None:
+    """Swap a block's LayerNorms and MLP for the ones above (before weights are set)."""
+    block.ln1 = FusedLayerNorm(block.cfg)
+    block.ln2 = FusedLayerNorm(block.cfg)
+    block.mlp = FusedGeluMLP(block.cfg)
+
+
+__all__ = [
+    "BroadcastPosEmbed",
+    "FusedGeluMLP",
+    "FusedLayerNorm",
+    "LookupEmbed",
+    "OnceNormedBlock",
+    "gelu_new",
+    "observed",
+    "replace_components",
+]

@@ -1,0 +1,62 @@
+"""One teacher-forced forward that leaves behind all that measurements need, without building attention maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from jaxtyping import Int
+from torch import Tensor
+
+from mechplateau.errors import UserError
+from mechplateau.models.records import AttentionRecord, Observation, hook_of
+
+if TYPE_CHECKING:
+    from mechplateau.models.transformer import PlateauTransformer
+
+def observe(
+    model: PlateauTransformer,
+    tokens: Int[Tensor, "batch pos"],
+    *,
+    metric_sets: Mapping[int, Sequence[Tensor]] | None = None,
+    at: Iterable[str] = ("final",),
+    keep_patterns: bool = False,
+) -> Observation:
+    """Run the model once and record.
+
+    Hooks of the user's stay in place and act; ours are gone afterwards, also after an exception.
+
+    Args:
+        model: with its trained weights (not folded: hidden states would be others).
+        tokens: what the model sees, `[batch, pos]`.
+        metric_sets: layer → sets of attention entries whose mass is wanted, bool `[query, key]` or
+            `[batch, query, key]`.
+        at: locations of hidden states.
+        keep_patterns: also keep each layer's attention map.
+
+    Raises:
+        UserError: the model's weights were folded, or a location is unknown.
+    """
+    if model.weights_processed:
+        raise UserError(
+            "hidden states cannot be measured on a model whose LayerNorms were folded; load it again unprocessed"
+        )
+    hidden: dict[str, Tensor] = {}
+
+    def keep(location):
+        def hook(activation, hook):
+            hidden[location] = activation
+
+        return hook
+
+    records = []
+    try:
+        for layer, block in enumerate(model.blocks):
+            block.attn.record = AttentionRecord(tuple((metric_sets or {}).get(layer, ())), keep_patterns)
+            records.append(block.attn.record)
+        with model.hooks(fwd_hooks=[(hook_of(location), keep(location)) for location in at]):
+            logits = model(tokens)
+    finally:
+        for block in model.blocks:
+            block.attn.record = None
+    return Observation(logits, hidden, records)

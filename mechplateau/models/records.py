@@ -1,0 +1,93 @@
+"""What a forward pass leaves behind for measurements, and where hidden states are looked at.
+
+Free of TransformerLens, so that any module that keeps the contract below can be trained and measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechplateau.errors import UserError
+
+_LAYER_PLACES = ("resid_pre", "attn_out", "resid_mid", "resid_post")
+
+
+@dataclass
+class AttentionRecord:
+    """Placed on an attention component, it is filled by the next forward pass.
+
+    Attributes:
+        metric_sets: sets whose mass is wanted, each bool `[query, key]` or `[batch, query, key]`.
+        keep_pattern: whether the map is wanted as well (it is then built).
+        row_mass: Σ_j |A_ij|, `[batch, head, query]`.
+        set_mass: Σ_{j ∈ set} |A_ij|, `[batch, head, set, query]`.
+        keys, values: `[batch, key, head, d_head]`, to go on generating from.
+        pattern: `[batch, head, query, key]`, if it was to be kept.
+    """
+
+    metric_sets: tuple[Tensor, ...] = ()
+    keep_pattern: bool = False
+    row_mass: Tensor | None = field(default=None, init=False)
+    set_mass: Tensor | None = field(default=None, init=False)
+    keys: Tensor | None = field(default=None, init=False)
+    values: Tensor | None = field(default=None, init=False)
+    pattern: Tensor | None = field(default=None, init=False)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One teacher-forced forward.
+
+    Attributes:
+        logits: `[batch, pos, vocab]`.
+        hidden: location → hidden states `[batch, pos, d_model]`.
+        records: one a layer: attention masses, keys and values, and the map if it was wanted.
+    """
+
+    logits: Float[Tensor, "batch pos vocab"]
+    hidden: Mapping[str, Float[Tensor, "batch pos d_model"]]
+    records: Sequence[AttentionRecord]
+
+
+class Trainable(Protocol):
+    """What the training loop and the measurements ask of a model, besides being a `torch.nn.Module`."""
+
+    def __call__(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos vocab"]:
+        """Logits."""
+
+    def observe(
+        self,
+        tokens: Int[Tensor, "batch pos"],
+        *,
+        metric_sets: Mapping[int, Sequence[Tensor]] | None = None,
+        at: Iterable[str] = ("final",),
+        keep_patterns: bool = False,
+    ) -> Observation:
+        """One forward that leaves behind what measurements need."""
+
+    def generate_on(self, seen: Observation, prompt_length: int, n_outputs: int) -> Int[Tensor, "batch n_outputs"]:
+        """Greedy generation from an observation's prompt."""
+
+
+def locations(n_layers: int) -> tuple[str, ...]:
+    """Names of all places where hidden states are compared: "final" and, per layer L, "L{L}_resid_pre", …"""
+    return ("final", *(f"L{layer}_{place}" for layer in range(n_layers) for place in _LAYER_PLACES))
+
+
+def hook_of(location: str) -> str:
+    """TransformerLens's hook name of a location. "final" is after the last LayerNorm's gain and bias.
+
+    Raises:
+        UserError: no such location.
+    """
+    if location == "final":
+        return "unembed.hook_in"
+    layer, _, place = location.removeprefix("L").partition("_")
+    if not location.startswith("L") or not layer.isdigit() or place not in _LAYER_PLACES:
+        raise UserError(f"unknown location {location!r}; expected final or L0_{', L0_'.join(_LAYER_PLACES)}, …")
+    return f"blocks.{layer}.hook_{place}"

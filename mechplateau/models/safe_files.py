@@ -1,0 +1,71 @@
+"""Reading tensors from files of strangers: tensors only, never a pickle that could run code."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from mechplateau.errors import CheckpointError
+
+# Losses and accuracies are often saved as NumPy scalars; rebuilding one runs no foreign code.
+_NUMPY_SCALARS = [
+    np.dtype,
+    *(type(np.dtype(kind)) for kind in ("float64", "float32", "int64", "int32", "bool")),
+    (np._core.multiarray.scalar, "numpy.core.multiarray.scalar"),
+    (np._core.multiarray.scalar, "numpy._core.multiarray.scalar"),
+]
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """The named tensors of a safetensors or torch file, on the CPU.
+
+    A torch file may hold the state dict itself or a dict with it under `model` (or `state_dict`).
+
+    Raises:
+        CheckpointError: missing, damaged, without tensors, or a pickle that asks for anything but tensors
+            and plain values; such a file is never read another way.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file; expected a checkpoint saved by torch or safetensors")
+    if path.suffix == ".safetensors":
+        try:
+            return load_file(path, device="cpu")
+        except (SafetensorError, OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: damaged, or not a safetensors file ({_first_line(error)})") from None
+    try:
+        with torch.serialization.safe_globals(_NUMPY_SCALARS):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"{path}: refused, since loading it could run code: it holds more than tensors and plain values "
+            f"({_reason(error)}); ask for a safetensors file"
+        ) from None
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise CheckpointError(f"{path}: damaged, or not a torch file ({_first_line(error)})") from None
+    for key in ("model", "state_dict"):
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    tensors = {str(n): t for n, t in content.items() if isinstance(t, Tensor)} if isinstance(content, Mapping) else {}
+    if not tensors:
+        raise CheckpointError(f"{path}: holds no named tensors; expected a state dict, or a dict with one under model")
+    return tensors
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _reason(error: Exception) -> str:
+    """The part of torch's long message that names what the file asked for."""
+    for line in str(error).splitlines():
+        if "Unsupported" in line or "GLOBAL" in line or "tar" in line:
+            return " ".join(line.split())[:160]
+    return _first_line(error)[:160]

@@ -1,0 +1,188 @@
+"""The paper's model as a TransformerLens `HookedTransformer`.
+
+Same parameter names, hook points and caches as any HookedTransformer. What differs: the attention component
+(linear or softmax, see `attention`), the paper's initialization from a generator of its own, strict loading,
+and the refusal of weight processing that would silently change what linear attention computes.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformer_lens import HookedTransformer, HookedTransformerConfig
+from transformer_lens.components import TransformerBlock
+
+from mechplateau.errors import UserError
+from mechplateau.models.attention import LinearAttention, SoftmaxAttention
+from mechplateau.models.config import ModelConfig
+from mechplateau.models.generation import generate_on
+from mechplateau.models.layers import (
+    BroadcastPosEmbed,
+    FusedLayerNorm,
+    LookupEmbed,
+    OnceNormedBlock,
+    replace_components,
+)
+from mechplateau.models.observe import observe
+from mechplateau.models.records import Observation
+from mechplateau.models.weights import check_fits
+
+INIT_STD = 0.02
+
+_ROWS_SUM_TO_ONE = (
+    "{step} assumes that attention rows sum to 1; linear attention's do not, so it would change what the model "
+    "computes. Leave it out ({step}=False): fold_ln, center_writing_weights and center_unembed are exact"
+)
+
+
+class PlateauTransformer(HookedTransformer):
+    """A HookedTransformer with linear or softmax attention, built by `build_model`.
+
+    Attributes:
+        model_config: sizes and kind.
+    """
+
+    def __init__(self, config: ModelConfig, vocab_size: int, n_ctx: int, device: str | torch.device = "cpu"):
+        cfg = HookedTransformerConfig(
+            n_layers=config.n_layers,
+            n_heads=config.n_heads,
+            d_model=config.d_model,
+            d_head=config.head_width,
+            d_mlp=config.mlp_width,
+            n_ctx=n_ctx,
+            d_vocab=vocab_size,
+            act_fn="gelu_new",
+            normalization_type="LN",
+            eps=1e-5,
+            positional_embedding_type="standard",
+            init_weights=False,
+            default_prepend_bos=False,
+            device=str(device),
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            super().__init__(cfg, move_to_device=False)
+        self.model_config = config
+        self.embed = LookupEmbed(self.cfg)
+        self.pos_embed = BroadcastPosEmbed(self.cfg)
+        attention = LinearAttention if config.attention == "linear" else SoftmaxAttention
+        for layer in range(config.n_layers):
+            block: TransformerBlock = OnceNormedBlock(self.cfg, layer)
+            block.attn = attention(self.cfg, "global", layer)
+            replace_components(block)
+            self.blocks[layer] = block
+        self.ln_final = FusedLayerNorm(self.cfg)
+        self.unembed.b_U.requires_grad_(False)
+        self.setup()
+
+    def load_and_process_state_dict(self, state_dict: dict[str, Tensor], **steps: Any) -> None:
+        """TransformerLens's, after a strict check of the names and shapes.
+
+        Raises:
+            CheckpointError: a tensor is missing, unknown or has another shape.
+            UserError: a step was asked for that is wrong for linear attention.
+        """
+        steps.setdefault("fold_value_biases", self.model_config.attention != "linear")
+        self._refuse_steps(steps)
+        check_fits(state_dict, self.state_dict(), "the state dict")
+        super().load_and_process_state_dict(state_dict, **steps)
+
+    def process_weights_(self, **steps: Any) -> None:
+        """Process the weights in place; with linear attention, by the exact steps only.
+
+        Raises:
+            UserError: a step was asked for that is wrong for linear attention.
+        """
+        self.load_and_process_state_dict(self.state_dict(), **steps)
+
+    def fold_value_biases(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        self._refuse_steps({"fold_value_biases": True})
+        return super().fold_value_biases(state_dict)
+
+    def refactor_factored_attn_matrices(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+        self._refuse_steps({"refactor_factored_attn_matrices": True})
+        return super().refactor_factored_attn_matrices(state_dict)
+
+    def _refuse_steps(self, steps: Mapping[str, Any]) -> None:
+        if self.model_config.attention == "linear":
+            for step in ("fold_value_biases", "refactor_factored_attn_matrices"):
+                if steps.get(step):
+                    raise UserError(_ROWS_SUM_TO_ONE.format(step=step))
+
+    def observe(self, tokens: Tensor, **wanted: Any) -> Observation:
+        """See `mechplateau.models.observe`."""
+        return observe(self, tokens, **wanted)
+
+    def generate_on(self, seen: Observation, prompt_length: int, n_outputs: int) -> Tensor:
+        """See `mechplateau.models.generation`."""
+        return generate_on(self, seen, prompt_length, n_outputs)
+
+    @property
+    def weights_processed(self) -> bool:
+        """Whether LayerNorms have been folded into the weights, so that hidden states are not the trained ones."""
+        return self.cfg.normalization_type != "LN"
+
+
+def build_model(
+    config: ModelConfig,
+    *,
+    vocab_size: int,
+    n_ctx: int,
+    generator: torch.Generator | None = None,
+    device: str | torch.device = "cpu",
+) -> PlateauTransformer:
+    """A freshly initialized model.
+
+    Every weight of a linear layer or embedding is N(0, 0.02²), biases are 0, LayerNorms 1 and 0; the two
+    projections that write to the residual stream (W_O, W_out) are N(0, (0.02 / √(2 · n_layers))²). All
+    weights are multiplied by `config.init_scale`.
+
+    Args:
+        config: sizes and kind.
+        vocab_size: number of tokens, in and out.
+        n_ctx: longest sequence.
+        generator: a CPU generator, so that a seed gives the same weights on every device; None: seed 0.
+        device: where the model is put.
+
+    Source: arXiv 2506.13688, appendix A.
+    """
+    model = PlateauTransformer(config, vocab_size, n_ctx, device)
+    generator = generator if generator is not None else torch.Generator().manual_seed(0)
+    residual_std = INIT_STD / math.sqrt(2 * config.n_layers)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            kind = name.rpartition(".")[2]
+            if kind.startswith("W_"):
+                std = residual_std if kind in ("W_O", "W_out") else INIT_STD
+                parameter.normal_(0.0, std * config.init_scale, generator=generator)
+            elif kind.startswith("b_"):
+                parameter.zero_()
+    # The layer norms' w and b hold 1 and 0 from their construction.
+    model.to(device, print_details=False)
+    return model
+
+
+def load_weights(model: PlateauTransformer, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Load parameters strictly: every parameter of the model, nothing else, in its shape.
+
+    Raises:
+        CheckpointError: names what is missing, unknown or misshapen; the model is then unchanged.
+    """
+    own = parameters_of(model)
+    check_fits(tensors, own, source)
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(tensors[name])
+
+
+def parameters_of(model: PlateauTransformer) -> dict[str, Tensor]:
+    """All parameters by TransformerLens's names (the fixed b_U too), without the buffers that hold no weights."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+__all__ = ["PlateauTransformer", "build_model", "load_weights", "parameters_of"]

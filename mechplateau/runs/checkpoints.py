@@ -1,0 +1,76 @@
+"""Checkpoint files: safetensors (tensors and JSON, nothing that could run) that describe themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from mechplateau.errors import CheckpointError
+from mechplateau.runs.files import write_atomic
+
+FORMAT = 1
+_KEY = "mechplateau"
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> None:
+    """Write tensors and a JSON description, atomically; equal contents give equal bytes.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    # One key only: safetensors keeps several in no particular order.
+    metadata = {_KEY: json.dumps({"format": FORMAT, **description}, sort_keys=True)}
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomic(path, lambda temporary: save_file(plain, temporary, metadata=metadata))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the description of a file written by `save_tensors`, on the CPU.
+
+    Raises:
+        CheckpointError: missing, damaged, not ours, or of a later format.
+    """
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such checkpoint")
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            description = json.loads((file.metadata() or {}).get(_KEY, "null"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (SafetensorError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(
+            f"{path}: damaged ({reason}); delete it, then give the command that made the run again"
+        ) from None
+    if not isinstance(description, dict):
+        raise CheckpointError(f"{path}: not a checkpoint of mechplateau: it lacks the {_KEY} description")
+    if description.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path}: format {description.get('format')!r}, this version reads {FORMAT}; update mechplateau"
+        )
+    return tensors, description
+
+
+def flatten_state(optimizer_state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """An optimizer's state dict as named tensors: `{parameter index}.{name}`."""
+    return {
+        f"{index}.{name}": torch.as_tensor(value)
+        for index, values in optimizer_state["state"].items()
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def unflatten_state(tensors: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """The inverse of `flatten_state`: what belongs under `state` of an optimizer's state dict."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = tensor
+    return state

@@ -1,0 +1,47 @@
+"""What a run was computed with: versions, machine, threads, kernels."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib import metadata
+from typing import Any
+
+import mechplateau_kernels as mk
+import torch
+
+_PACKAGES = ("mechplateau", "torch", "triton", "transformer-lens", "numpy", "safetensors", "pyarrow")
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """Versions, platform, threads and the kernels' path, as plain data for `environment.json`."""
+    return {
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "device": str(device),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
+        "threads": torch.get_num_threads(),
+        "kernels": mk.backend_report(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    """The processor's name; `platform.processor()` is empty on many Linux machines."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,76 @@
+"""Where things lie in a run folder. Nothing outside this package knows.
+
+    config.yaml                        the whole configuration
+    environment.json                   versions, machine, threads; one entry a session
+    state.json                         running, interrupted or finished, and the step reached
+    metrics.parquet                    one row an evaluation step (metrics.part.jsonl while running)
+    checkpoints/step_000120.safetensors    weights, by TransformerLens's names
+    maps/step_000120.safetensors       batch-mean attention maps and cosine matrices at checkpoints
+    resume/step_000120.safetensors     weights and optimizer state to go on from
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_STEP = re.compile(r"step_(\d+)\.safetensors")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths of one run folder."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.yaml"
+
+    @property
+    def environment(self) -> Path:
+        return self.root / "environment.json"
+
+    @property
+    def state(self) -> Path:
+        return self.root / "state.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.parquet"
+
+    @property
+    def metrics_part(self) -> Path:
+        return self.root / "metrics.part.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / ".lock"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.root / "checkpoints" / _name(step)
+
+    def maps(self, step: int) -> Path:
+        return self.root / "maps" / _name(step)
+
+    def resume(self, step: int) -> Path:
+        return self.root / "resume" / _name(step)
+
+    def checkpoint_steps(self) -> tuple[int, ...]:
+        """Steps whose weights are kept, in order; what a killed write left behind is not listed."""
+        return _steps_in(self.root / "checkpoints")
+
+    def resume_steps(self) -> tuple[int, ...]:
+        """Steps that can be gone on from, in order."""
+        return _steps_in(self.root / "resume")
+
+
+def _name(step: int) -> str:
+    return f"step_{step:06d}.safetensors"
+
+
+def _steps_in(folder: Path) -> tuple[int, ...]:
+    if not folder.is_dir():
+        return ()
+    return tuple(sorted(int(match[1]) for p in folder.iterdir() if (match := _STEP.fullmatch(p.name))))

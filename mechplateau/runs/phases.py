@@ -1,0 +1,62 @@
+"""A run's plateau, and the three checkpoints that stand for before, during and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from mechplateau.errors import RunError
+from mechplateau.metrics.plateau import Plateau, find_plateau
+
+Phase = Literal["before", "during", "after"]
+PHASES: tuple[Phase, ...] = ("before", "during", "after")
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Found from the measured loss, never typed in by hand.
+
+    Attributes:
+        plateau: onset, drop, levels, confidence, or why there is none.
+        before: the checkpoint of step 0 (the first there is).
+        during: the checkpoint nearest the middle of onset and drop; None without a plateau.
+        after: the last checkpoint.
+        steps: all checkpoints there are.
+    """
+
+    plateau: Plateau
+    before: int
+    during: int | None
+    after: int
+    steps: tuple[int, ...]
+
+    def step(self, phase: Phase) -> int:
+        """The checkpoint of a phase.
+
+        Raises:
+            RunError: there is no plateau to be during; names the steps there are.
+        """
+        step = getattr(self, phase)
+        if step is None:
+            known = ", ".join(str(step) for step in self.steps)
+            raise RunError(f"no plateau was found ({self.plateau.reason}), so none is during; steps kept: {known}")
+        return step
+
+
+def find_phases(metrics: pd.DataFrame, steps: Sequence[int]) -> Phases:
+    """The phases of a run with this table and these checkpoints.
+
+    Raises:
+        RunError: no checkpoint was kept yet.
+    """
+    if not steps:
+        raise RunError("no checkpoint was kept yet; let the run go on")
+    plateau = find_plateau(metrics["step"].to_numpy(), metrics["loss"].to_numpy(dtype=float))
+    during = None
+    if plateau.found:
+        middle = (plateau.onset + plateau.drop) / 2
+        during = min(steps, key=lambda step: (abs(step - middle), step))
+    return Phases(plateau, steps[0], during, steps[-1], tuple(steps))

@@ -1,0 +1,167 @@
+"""Opening a finished or running run: configuration, table, checkpoints, phases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from torch import Tensor
+
+from mechplateau.config import RunConfig
+from mechplateau.errors import CheckpointError, ConfigError, RunError
+from mechplateau.runs import table
+from mechplateau.runs.checkpoints import read_tensors
+from mechplateau.runs.layout import Layout
+from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases
+from mechplateau.runs.writer import Status, read_json, status_of
+from mechplateau.schema import read_yaml
+from mechplateau.tasks import Task
+
+if TYPE_CHECKING:
+    from mechplateau.models import PlateauTransformer
+
+
+class Run:
+    """One run folder, read only. Made by `load_run`.
+
+    Attributes:
+        path: the folder.
+        config: the whole configuration.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._layout = Layout(path)
+        if not self._layout.config.is_file():
+            raise RunError(f"{path}: no run here (config.yaml is missing); `mechplateau list` shows the runs there are")
+        self.config = RunConfig.parse(read_yaml(self._layout.config.read_text(encoding="utf-8"), str(path)))
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}, {self.status}, {len(self.steps)} checkpoints)"
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.path.name
+
+    @property
+    def task(self) -> Task:
+        """The task, ready to sample from."""
+        return self.config.task
+
+    @property
+    def status(self) -> Status | None:
+        """running (or killed), interrupted, finished; None where the run never began."""
+        return status_of(self._layout)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Steps whose checkpoints were kept."""
+        return self._layout.checkpoint_steps()
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Versions, machine and threads of each session."""
+        return read_json(self._layout.environment)
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """One row an evaluation step; NaN where a value is undefined. Columns: see `mechplateau.training.measure`."""
+        if self._layout.metrics.is_file():
+            return table.read_table(self._layout.metrics)
+        return table.frame_of(table.read_part(self._layout.metrics_part))
+
+    @cached_property
+    def phases(self) -> Phases:
+        """The plateau and the checkpoints before, during and after it."""
+        if self.metrics.empty:
+            raise RunError(f"{self.path}: nothing was measured yet; let the run go on")
+        return find_phases(self.metrics, self.steps)
+
+    def step_of(self, which: int | Phase) -> int:
+        """The step of a checkpoint given by step or phase.
+
+        Raises:
+            RunError: no checkpoint was kept at that step, or the phase is unknown or does not exist.
+        """
+        if isinstance(which, str):
+            if which not in PHASES:
+                raise RunError(f"expected a step, or one of {', '.join(PHASES)}; got {which!r}")
+            return self.phases.step(which)
+        if which not in self.steps:
+            known = ", ".join(str(step) for step in self.steps) or "none"
+            raise RunError(f"{self.path}: no checkpoint at step {which}; kept: {known}")
+        return int(which)
+
+    def model(self, which: int | Phase = "after", *, device: str = "cpu") -> PlateauTransformer:
+        """The HookedTransformer of a checkpoint, in eval mode, with its raw weights.
+
+        Interventions of the run are not attached: the weights are what they made of them.
+
+        Args:
+            which: a kept step, or "before", "during", "after".
+            device: where to put it.
+        """
+        path = self._layout.checkpoint(self.step_of(which))
+        return model_from_checkpoint(path, device=device)
+
+    def weights(self, which: int | Phase = "after") -> dict[str, Tensor]:
+        """The tensors of a checkpoint by TransformerLens's names, on the CPU."""
+        return read_tensors(self._layout.checkpoint(self.step_of(which)))[0]
+
+    def maps(self, which: int | Phase = "after") -> dict[str, Tensor]:
+        """Pictures kept at a checkpoint: `pattern.L{layer}` `[head, query, key]` (batch mean) and
+        `cosine.final` `[n_outputs, n_outputs]`."""
+        return read_tensors(self._layout.maps(self.step_of(which)))[0]
+
+
+def load_run(path: str | Path) -> Run:
+    """Open a run folder.
+
+    Raises:
+        RunError: no run is there.
+        ConfigError: its configuration cannot be read (an unregistered task, say).
+    """
+    return Run(Path(path))
+
+
+def list_runs(runs_dir: str | Path) -> list[Run]:
+    """The runs in a folder, by name; a folder whose configuration cannot be read is left out."""
+    root = Path(runs_dir)
+    runs = []
+    for path in sorted(root.iterdir()) if root.is_dir() else []:
+        if (path / "config.yaml").is_file():
+            try:
+                runs.append(Run(path))
+            except ConfigError:
+                continue
+    return runs
+
+
+def load_checkpoint(path: str | Path, *, device: str = "cpu") -> PlateauTransformer:
+    """The HookedTransformer of one checkpoint file: it describes itself.
+
+    Raises:
+        CheckpointError: missing, damaged, not ours, or a tensor is missing, unknown or misshapen.
+    """
+    return model_from_checkpoint(Path(path), device=device)
+
+
+def model_from_checkpoint(path: Path, *, device: str) -> PlateauTransformer:
+    from mechplateau.models.transformer import build_model, load_weights
+
+    tensors, description = read_tensors(path)
+    config = config_of(description, path)
+    model = build_model(config.model, vocab_size=config.task.vocab_size, n_ctx=config.task.n_ctx, device=device)
+    load_weights(model, tensors, str(path))
+    return model.eval()
+
+
+def config_of(description: Mapping[str, Any], path: Path) -> RunConfig:
+    """The configuration that a checkpoint carries."""
+    if description.get("kind") != "weights" or not isinstance(description.get("config"), dict):
+        raise CheckpointError(f"{path}: holds no model weights; expected a file from a run's checkpoints folder")
+    return RunConfig.parse(description["config"])

@@ -1,0 +1,88 @@
+"""The metrics table: rows are appended to a part file while a run goes on, and compacted at its end."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mechplateau.errors import RunError
+from mechplateau.runs.files import explained, write_atomic, write_text
+
+
+def append_row(path: Path, row: Mapping[str, float | int | None]) -> None:
+    """Append one row as a line of JSON (numbers in full, null where undefined)."""
+    with explained(path), path.open("a", encoding="utf-8") as file:
+        file.write(_line(row))
+
+
+def sync(path: Path) -> None:
+    """Put what was appended on the disk, before a checkpoint that counts on it."""
+    if path.exists():
+        with explained(path), path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def read_part(path: Path) -> list[dict[str, Any]]:
+    """The complete rows of a part file; a last line that a kill cut off is left out."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8", errors="replace")
+    rows = []
+    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        if not line.endswith("\n"):
+            break
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            raise RunError(f"{path}: line {number} is damaged; delete the run folder and run it again") from None
+    return rows
+
+
+def rewrite_part(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace a part file by these rows, atomically."""
+    write_text(path, "".join(_line(row) for row in rows))
+
+
+def compact(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write the rows as a Parquet table, atomically."""
+    table = _table(rows)
+    write_atomic(path, lambda temporary: pq.write_table(table, temporary))
+
+
+def frame_of(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The rows as pandas shows the table: null is NaN in columns of numbers."""
+    return _table(rows).to_pandas()
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A compacted table as pandas.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    try:
+        return pq.read_table(path).to_pandas()
+    except (pa.ArrowException, OSError) as error:
+        raise RunError(f"{path}: damaged ({str(error).splitlines()[0]}); delete the run and run it again") from None
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, allow_nan=False) + "\n"
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    columns = {
+        name: pa.array(
+            [row.get(name) for row in rows],
+            type=pa.int64() if name in ("step", "apm_zero_count") else pa.float64(),
+        )
+        for name in (rows[0] if rows else ["step"])
+    }
+    return pa.table(columns)

@@ -1,0 +1,155 @@
+"""The base of every configuration: frozen, strict about keys, with YAML, overrides and a content hash.
+
+A configuration is a value: it is validated once, never changes, and two equal ones have equal hashes.
+Errors name the field, the value that came and what is allowed, on one line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mechplateau.errors import ConfigError
+
+
+class Config(BaseModel):
+    """Base class of all configurations: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Self:
+        """Validate plain data (a YAML document, say).
+
+        Raises:
+            ConfigError: one line naming each wrong field, what came and what is allowed.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise ConfigError(_one_line(cls, error)) from None
+
+    def data(self) -> dict[str, Any]:
+        """The configuration as plain, JSON-ready data, every field written out."""
+        return self.model_dump(mode="json")
+
+    def yaml(self) -> str:
+        """The configuration as a YAML document, every field written out."""
+        return yaml.safe_dump(self.data(), sort_keys=False, allow_unicode=True)
+
+    def content_hash(self, length: int = 12) -> str:
+        """Hexadecimal SHA-256 of the canonical JSON of all fields, first `length` digits.
+
+        Numbers are hashed by value (`1` and `1.0` in a float field are the same), and the order of keys in
+        a file does not matter.
+        """
+        canonical = json.dumps(self.data(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:length]
+
+
+def read_yaml(text: str, source: str) -> dict[str, Any]:
+    """Parse a YAML mapping; `source` names it in errors.
+
+    Raises:
+        ConfigError: the text is not YAML, is not a mapping, or repeats a key.
+    """
+    try:
+        data = yaml.load(text, Loader=_UniqueKeys)
+    except yaml.YAMLError as error:
+        problem = " ".join(str(error).split())
+        raise ConfigError(f"{source}: not valid YAML ({problem})") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source}: expected a mapping of fields, got {type(data).__name__}")
+    return data
+
+
+def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """Return `data` with `"a.b=value"` assignments applied; values are read as YAML.
+
+    Raises:
+        ConfigError: an assignment has no `=`, an empty name, or goes through something that has no fields.
+    """
+    result = json.loads(json.dumps(data))
+    for assignment in assignments:
+        path, separator, text = assignment.partition("=")
+        keys = path.strip().split(".")
+        if not separator or not all(keys):
+            raise ConfigError(f"--set {assignment}: expected field=value, such as training.steps=100")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ConfigError(f"--set {assignment}: {text!r} is not a YAML value") from None
+        node = result
+        for depth, key in enumerate(keys[:-1]):
+            node = node.setdefault(key, {})
+            if not isinstance(node, dict):
+                raise ConfigError(f"--set {assignment}: {'.'.join(keys[: depth + 1])} has no fields of its own")
+        node[keys[-1]] = value
+    return result
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """SafeLoader that refuses a key written twice, of which YAML would silently keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=deep)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _one_line(cls: type[Config], error: ValidationError) -> str:
+    problems = []
+    for item in error.errors(include_url=False):
+        location = ".".join(str(part) for part in item["loc"])
+        message = item["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+        if item["type"] == "extra_forbidden":
+            allowed = ", ".join(_fields_at(cls, item["loc"][:-1]))
+            problems.append(f"{location}: unknown field; allowed here: {allowed}")
+        elif item["type"] == "missing":
+            problems.append(f"{location}: missing")
+        elif item["type"] == "value_error":
+            # A check over several fields names the one to change itself, from where it stands.
+            names_field = re.match(r"\w[\w.]*: ", message)
+            separator = "." if names_field else ": "
+            problems.append(f"{location}{separator}{message}" if location else message)
+        else:
+            message = message[0].lower() + message[1:]
+            problems.append(f"{location}: {message}, got {item['input']!r}")
+    return "; ".join(problems)
+
+
+def _fields_at(cls: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+    """Names of the fields of the configuration found by following `location` down from `cls`."""
+    for part in location:
+        if isinstance(part, int) or part not in cls.model_fields:
+            continue
+        inner = _config_in(cls.model_fields[part].annotation)
+        if inner is not None:
+            cls = inner
+    return list(cls.model_fields)
+
+
+def _config_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, tuple, list, typing.Annotated):
+        for argument in typing.get_args(annotation):
+            if (found := _config_in(argument)) is not None:
+                return found
+    return None

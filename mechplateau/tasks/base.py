@@ -1,0 +1,176 @@
+"""What a task is: everything that differs between the things a model can learn.
+
+A task makes the data, knows where an optimal model attends (Ω), which outputs are learnt early (the partial
+solution), which pairs of outputs the collapse measure compares, and what set-up the paper trains it with.
+Nothing about a task is written anywhere else.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from mechplateau.errors import ConfigError
+from mechplateau.schema import Config
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where an optimal attention looks (Ω) at some rows of some layer.
+
+    Attributes:
+        name: names the column of the metrics table, `apm_{name}`.
+        layer: 0-based layer, or None where the task has one Ω whatever the depth: measured at every layer.
+        rows: query positions, in the order of the mask's rows.
+        mask: bool `[batch or 1, len(rows), n_input]`; True where attention belongs. A leading 1 says that it
+            is the same for every sequence.
+    """
+
+    name: str
+    layer: int | None
+    rows: tuple[int, ...]
+    mask: Bool[Tensor, "batch rows n_input"]
+
+
+class Task(Config):
+    """Base of all tasks: a frozen configuration that makes data and knows its own structure.
+
+    Sequences are prompt, then outputs; the model sees all but the last token. Output row r (r = 0 …
+    n_outputs − 1) is the input position that predicts output r: `prompt_length − 1 + r`.
+    """
+
+    name: str
+    """The registered name."""
+
+    default_model: ClassVar[Mapping[str, Any]] = {}
+    """Model settings of the paper for this task, where they differ from the defaults of ModelConfig."""
+
+    default_training: ClassVar[Mapping[str, Any]] = {}
+    """Training settings of the paper for this task, where they differ from the defaults of TrainingConfig."""
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+
+    @property
+    @abstractmethod
+    def prompt_length(self) -> int:
+        """Number of tokens before the first output, the separator included."""
+
+    @property
+    @abstractmethod
+    def n_outputs(self) -> int:
+        """Number of tokens the model must produce."""
+
+    @property
+    def n_ctx(self) -> int:
+        """Length of a whole sequence, prompt and outputs."""
+        return self.prompt_length + self.n_outputs
+
+    @property
+    def n_input(self) -> int:
+        """Length of what the model sees: a sequence without its last token."""
+        return self.n_ctx - 1
+
+    @property
+    def output_rows(self) -> tuple[int, ...]:
+        """The input positions that predict outputs 0 … n_outputs − 1."""
+        return tuple(range(self.prompt_length - 1, self.n_input))
+
+    @property
+    def token_labels(self) -> tuple[str, ...]:
+        """What to show for each token of the vocabulary."""
+        return tuple(str(token) for token in range(self.vocab_size))
+
+    def sample(
+        self, batch: int, generator: torch.Generator | None = None, device: str | torch.device = "cpu"
+    ) -> Int[Tensor, "batch seq"]:
+        """Make `batch` fresh sequences, int64 `[batch, n_ctx]`, on `device`.
+
+        Args:
+            batch: how many, at least 1.
+            generator: a generator on that device; None means one seeded with 0, so that equal calls give
+                equal data. The global generator is never read.
+            device: where to make them.
+        """
+        if batch < 1:
+            raise ConfigError(f"batch: expected at least 1 sequence, got {batch}")
+        if generator is None:
+            generator = torch.Generator(device).manual_seed(0)
+        return self._sample(batch, generator, torch.device(device))
+
+    @abstractmethod
+    def _sample(self, batch: int, generator: torch.Generator, device: torch.device) -> Tensor:
+        """Make the sequences, vectorized on `device`."""
+
+    @abstractmethod
+    def attention_targets(self, tokens: Int[Tensor, "batch seq"]) -> tuple[Target, ...]:
+        """Ω for these sequences, on their device."""
+
+    @property
+    @abstractmethod
+    def collapse_pairs(self) -> Mapping[str, Bool[Tensor, "n_outputs n_outputs"]]:
+        """Pairs of outputs (i > j) whose cosine similarity is averaged; one column of the table a group.
+
+        The group `""` needs no name of its own: its column is plain `cos_{location}`.
+        """
+
+    @property
+    def partial_outputs(self) -> tuple[int, ...] | None:
+        """Outputs that are learnt early, on the plateau; None where none is known."""
+        return None
+
+
+_TaskClass = TypeVar("_TaskClass", bound=type[Task])
+
+_REGISTRY: dict[str, type[Task]] = {}
+
+
+def register_task(cls: _TaskClass) -> _TaskClass:
+    """Class decorator: make a task known by the default of its `name` field, also from a notebook.
+
+    Registering the same name again replaces the class, so that a notebook cell can be run twice.
+
+    Raises:
+        ConfigError: the class gives `name` no default.
+    """
+    name = cls.model_fields["name"].default
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f'{cls.__name__}: give the field a default, such as name: Literal["mine"] = "mine"')
+    _REGISTRY[name] = cls
+    return cls
+
+
+def task_names() -> tuple[str, ...]:
+    """The registered names, sorted."""
+    return tuple(sorted(_REGISTRY))
+
+
+def task_class(name: object) -> type[Task]:
+    """The class registered under `name`.
+
+    Raises:
+        ConfigError: no such task. Code named in a file is never imported: a task of your own must be
+            registered (by running the module or cell that defines it) before its runs are loaded.
+    """
+    if not isinstance(name, str) or name not in _REGISTRY:
+        known = ", ".join(task_names())
+        raise ConfigError(
+            f"task.name: unknown task {name!r}; known: {known}; "
+            "a task of your own must be defined with @register_task before its runs are used"
+        )
+    return _REGISTRY[name]
+
+
+def pairs_among(outputs: list[int], n_outputs: int) -> Bool[Tensor, "n_outputs n_outputs"]:
+    """All pairs i > j among the named outputs, as a mask."""
+    chosen = torch.zeros(n_outputs, dtype=torch.bool)
+    chosen[outputs] = True
+    return torch.tril(chosen[:, None] & chosen[None, :], diagonal=-1)

@@ -1,0 +1,86 @@
+"""Moving window sum: every output is the sum, modulo p, of the last k inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+import torch
+from jaxtyping import Bool, Int
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from mechplateau.tasks.base import Target, Task, pairs_among, register_task
+
+
+@register_task
+class MovingWindowSum(Task):
+    """x₀ … x₍ₙ₋₁₎, SEP, y₀ … y₍ₙ₋₁₎ with x uniform on 1 … max_num.
+
+    y_i = x_i for i < k − 1 (the copies, learnt early), else (x_{i−k+1} + … + x_i) mod p. The separator is the
+    token p. Ω of output row r: the inputs r − k + 1 … r, or {r} where output r is a copy.
+
+    Source: arXiv 2506.13688, section 2.
+    """
+
+    name: Literal["mws"] = "mws"
+    n: int = Field(16, ge=1)
+    """Number of inputs, and of outputs."""
+    k: int = Field(2, ge=1)
+    """Length of the window, at most n."""
+    p: int = Field(17, ge=2)
+    """Modulus, and the separator's token; larger than max_num."""
+    max_num: int = Field(16, ge=1)
+    """Largest input token."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.k > self.n:
+            raise ValueError(f"k: expected a window of at most n = {self.n} inputs, got {self.k}")
+        if self.p <= self.max_num:
+            raise ValueError(
+                f"p: expected a modulus above the largest input token (max_num = {self.max_num}), got {self.p}"
+            )
+        return self
+
+    @property
+    def vocab_size(self) -> int:
+        return self.p + 1
+
+    @property
+    def prompt_length(self) -> int:
+        return self.n + 1
+
+    @property
+    def n_outputs(self) -> int:
+        return self.n
+
+    @property
+    def token_labels(self) -> tuple[str, ...]:
+        return (*(str(token) for token in range(self.p)), "SEP")
+
+    def _sample(
+        self, batch: int, generator: torch.Generator, device: torch.device
+    ) -> Int[Tensor, "batch seq"]:
+        x = torch.randint(1, self.max_num + 1, (batch, self.n), generator=generator, device=device)
+        # A window's sum is the difference of two running sums.
+        running = torch.nn.functional.pad(x.cumsum(dim=1), (1, 0))
+        windows = running[:, self.k :] - running[:, : self.n + 1 - self.k]
+        separator = torch.full((batch, 1), self.p, dtype=x.dtype, device=device)
+        return torch.cat([x, separator, x[:, : self.k - 1], windows % self.p], dim=1)
+
+    def attention_targets(self, tokens: Int[Tensor, "batch seq"]) -> tuple[Target, ...]:
+        row = torch.arange(self.n, device=tokens.device)[:, None]
+        source = torch.arange(self.n_input, device=tokens.device)[None, :]
+        window = (source <= row) & (source > row - self.k)
+        copy = source == row
+        mask = torch.where(row < self.k - 1, copy, window)
+        return (Target("window", None, self.output_rows, mask[None]),)
+
+    @property
+    def collapse_pairs(self) -> Mapping[str, Bool[Tensor, "n_outputs n_outputs"]]:
+        return {"": pairs_among(list(range(self.k - 1, self.n)), self.n)}
+
+    @property
+    def partial_outputs(self) -> tuple[int, ...]:
+        return tuple(range(self.k - 1))

@@ -1,0 +1,217 @@
+"""The training loop: one for every task, model and set-up.
+
+After every update it measures, appends a row, and saves, as the configuration says. It never plots, and
+measuring never changes what is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from mechplateau.config import RunConfig
+from mechplateau.errors import UserError
+from mechplateau.models.interventions import Handle, Intervention
+from mechplateau.runs import Run, RunWriter, load_run
+from mechplateau.runs.checkpoints import flatten_state, unflatten_state
+from mechplateau.runs.environment import describe_environment
+from mechplateau.training.cadence import checkpoint_steps, is_measured
+from mechplateau.training.interrupt import RunInterrupted, interruptible
+from mechplateau.training.measure import PAPER_FRESH, Measurer
+from mechplateau.training.optimizers import build_optimizer, learning_rate
+from mechplateau.training.seeding import generator_for
+from mechplateau.training.step import update
+
+Row = dict[str, float | int | None]
+
+
+class Listener(Protocol):
+    """Hears of every step; trackers and progress displays are listeners. It must not raise."""
+
+    def on_step(self, step: int, row: Row | None) -> None:
+        """`step` updates are done; `row` is what was measured there, if it was."""
+
+
+def train(
+    config: RunConfig,
+    *,
+    runs_dir: str | Path = "runs",
+    device: str = "cpu",
+    threads: int | None = None,
+    listeners: Sequence[Listener] = (),
+) -> Run:
+    """Train a run to its end, or go on with it where it was saved; a finished one is returned as it is.
+
+    On a CPU, a run is bitwise the same for a configuration and a number of threads, however often it was
+    interrupted or killed.
+
+    Args:
+        config: what to run.
+        runs_dir: where run folders lie; the folder's name is the configuration's.
+        device: "cpu", "cuda", "cuda:1".
+        threads: CPU threads; None: as many as the run used before, or torch's default for a new one.
+        listeners: hear of every step.
+
+    Raises:
+        RunInterrupted: the user pressed Ctrl-C; everything is saved.
+        RunError: the folder cannot be written, or another process works on it.
+        UserError: the device is not there.
+    """
+    place = _device(device)
+    with RunWriter(config, Path(runs_dir)) as writer:
+        if not writer.finished:
+            with _threads(threads if threads is not None else writer.recorded_threads()):
+                _Trainer(config, writer, place).run(listeners)
+        return load_run(writer.layout.root)
+
+
+class _Trainer:
+    """The state of one training session."""
+
+    def __init__(self, config: RunConfig, writer: RunWriter, device: torch.device):
+        from mechplateau.models.transformer import build_model, load_weights
+
+        self.config = config
+        self.task = config.task
+        self.writer = writer
+        self.device = device
+        self.step = 0
+        self.model = build_model(
+            config.model,
+            vocab_size=self.task.vocab_size,
+            n_ctx=self.task.n_ctx,
+            generator=generator_for(config.seed, "init", 0, torch.device("cpu")),
+            device=device,
+        )
+        self.optimizer = build_optimizer(self.model, config.training)
+        self.resumed = writer.resume_step is not None
+        if self.resumed:
+            tensors, description = writer.resume_tensors()
+            self.step = description["step"]
+            load_weights(self.model, _part(tensors, "model."), str(writer.layout.resume(self.step)))
+            groups = self.optimizer.state_dict()["param_groups"]
+            state = unflatten_state(_part(tensors, "optimizer."))
+            self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self.measurer = Measurer(self.task, config.model.n_layers, config.evaluation.locations, device)
+        self.kept = checkpoint_steps(config.checkpoints, config.training.steps)
+        self.attached: dict[Intervention, Handle] = {}
+
+    def run(self, listeners: Sequence[Listener]) -> None:
+        training = self.config.training
+        self.writer.begin(describe_environment(self.device))
+        with interruptible() as wish, self._interventions():
+            self._intervene()
+            if not self.resumed:
+                self._after_step(listeners)
+            while self.step < training.steps:
+                if wish.is_set():
+                    self._save(keep=False)
+                    self.writer.interrupt(self.step)
+                    raise RunInterrupted(self.writer.layout.root, self.step)
+                for group in self.optimizer.param_groups:
+                    group["lr"] = learning_rate(training, self.step)
+                update(self.model, self.optimizer, self._training_batch(self.step + 1), training.clip_norm)
+                self.step += 1
+                self._intervene()
+                self._after_step(listeners)
+        self.writer.finish()
+
+    def _after_step(self, listeners: Sequence[Listener]) -> None:
+        row = None
+        if is_measured(self.step, self.config.evaluation.every, self.config.training.steps):
+            row = self._measure()
+            self.writer.append(row)
+        if self.step in self.kept:
+            self._save(keep=True)
+        for listener in listeners:
+            listener.on_step(self.step, row)
+
+    def _measure(self) -> Row:
+        with _evaluating(self.model):
+            if self.config.evaluation.samples == "paper":
+                batch = self._training_batch(max(self.step, 1))
+                return self.measurer.row(self.model, self.step, batch, self._evaluation_batch())
+            return self.measurer.row(self.model, self.step, self._evaluation_batch())
+
+    def _save(self, keep: bool) -> None:
+        from mechplateau.models.transformer import parameters_of
+
+        maps = None
+        if keep:
+            with _evaluating(self.model):
+                maps = self.measurer.maps(self.model, self._evaluation_batch())
+        state = flatten_state(self.optimizer.state_dict())
+        self.writer.save(self.step, parameters_of(self.model), state, maps, keep)
+
+    def _training_batch(self, step: int) -> torch.Tensor:
+        generator = generator_for(self.config.seed, "train", step, self.device)
+        return self.task.sample(self.config.training.batch_size, generator, self.device)
+
+    def _evaluation_batch(self) -> torch.Tensor:
+        samples = self.config.evaluation.samples
+        generator = generator_for(self.config.seed, "eval", self.step, self.device)
+        return self.task.sample(PAPER_FRESH if samples == "paper" else samples, generator, self.device)
+
+    def _intervene(self) -> None:
+        """Attach and detach what begins and ends at the present step."""
+        for intervention in list(self.attached):
+            if not intervention.active(self.step):
+                self.attached.pop(intervention).remove()
+        for intervention in self.config.interventions:
+            if intervention.active(self.step) and intervention not in self.attached:
+                self.attached[intervention] = intervention.attach(self.model, self.task)
+
+    @contextmanager
+    def _interventions(self) -> Iterator[None]:
+        """Whatever happens, nothing stays attached."""
+        try:
+            yield
+        finally:
+            while self.attached:
+                self.attached.popitem()[1].remove()
+
+
+@contextmanager
+def _evaluating(model: torch.nn.Module) -> Iterator[None]:
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if number is not None:
+        if number < 1:
+            raise UserError(f"threads: expected at least 1, got {number}")
+        torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device: expected cpu, cuda or cuda:N, got {name!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device: expected cpu, cuda or cuda:N, got {name!r}")
+    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
+        raise UserError(f"device: {name} is not there (this machine has {torch.cuda.device_count()} CUDA devices)")
+    return device
+
+
+def _part(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+__all__ = ["Listener", "Row", "train"]

@@ -1,0 +1,218 @@
+"""What is measured at an evaluation step, from one teacher-forced forward and one cached generation.
+
+Columns of the table (r counts outputs from 0; null where undefined; definitions in `mechplateau.metrics`):
+
+| column | measured on | what |
+|---|---|---|
+| step | | updates done |
+| loss | teacher-forced | next-token cross-entropy over the whole sequence, nats |
+| accuracy | generated | share of right tokens, all outputs |
+| accuracy_out_{r} | generated | share of right tokens at output r |
+| loss_out_{r} | teacher-forced | cross-entropy of output r, nats |
+| repetition, repetition_data | generated; true outputs | repetition frequency ρ |
+| entropy, entropy_data | generated; true outputs | entropy of a sequence's outputs, nats |
+| alpha_1 | generated | share of outputs equal to the first |
+| apm_{target} | teacher-forced | attention progress of a target; with several layers and one target, apm_{target}_L{layer} |
+| apm_zero_count | teacher-forced | sequences whose attention is all zero in a target's rows (their progress counts as 0) |
+| cos_{location}, cos_{location}_{group} | teacher-forced | mean cosine of hidden states over the task's pairs |
+| cos_out_{r} | teacher-forced | mean cosine of output r's final hidden state with all later ones |
+| norm_{location}, stable_rank_{location} | teacher-forced | only with `evaluation.locations: all` |
+
+`evaluation.samples` fresh sequences serve for everything; with `paper`, loss, loss_out, accuracy_out, alpha_1,
+apm and cos are of the training batch, and accuracy, repetition, entropy of 64 fresh sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import mechplateau_kernels as mk
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from mechplateau import metrics
+from mechplateau.models.records import Observation, Trainable, locations
+from mechplateau.tasks import Target, Task
+from mechplateau.training.step import next_token_loss
+
+PAPER_FRESH = 64
+
+Value = Tensor | None
+
+
+@dataclass(frozen=True)
+class _Tracked:
+    """One attention-progress column: a target at a layer."""
+
+    column: str
+    target: int
+    layer: int
+    slot: int
+    """Place among the layer's sets."""
+
+
+class Measurer:
+    """Measures a model on a task; prepared once, then called at every evaluation step.
+
+    Args:
+        task: the task.
+        n_layers: depth of the model.
+        where: "final", or "all" to compare hidden states everywhere.
+        device: of the model.
+    """
+
+    def __init__(self, task: Task, n_layers: int, where: Literal["final", "all"], device: torch.device):
+        self.task = task
+        self.places = locations(n_layers) if where == "all" else ("final",)
+        self.everywhere = where == "all"
+        self._pairs = {group: pairs.to(device) for group, pairs in task.collapse_pairs.items()}
+        self._rows = torch.tensor(task.output_rows, device=device)
+        self._targets = task.attention_targets(task.sample(1, device=device))
+        self._static = all(target.mask.shape[0] == 1 for target in self._targets)
+        self._target_rows = [torch.tensor(target.rows, device=device) for target in self._targets]
+        self._tracked: list[_Tracked] = []
+        slots = [0] * n_layers
+        for index, target in enumerate(self._targets):
+            layers = range(n_layers) if target.layer is None else [target.layer]
+            for layer in layers:
+                suffix = f"_L{layer}" if target.layer is None and n_layers > 1 else ""
+                self._tracked.append(_Tracked(f"apm_{target.name}{suffix}", index, layer, slots[layer]))
+                slots[layer] += 1
+        self._sets = self._metric_sets(self._targets) if self._static else None
+
+    def columns(self) -> tuple[str, ...]:
+        """Names of the table's columns, in order."""
+        n = self.task.n_outputs
+        cosines = [f"cos_{place}{_suffix(group)}" for place in self.places for group in self._pairs]
+        extra = [f"{kind}_{place}" for kind in ("norm", "stable_rank") for place in self.places]
+        return (
+            "step",
+            "loss",
+            "accuracy",
+            *(f"accuracy_out_{r}" for r in range(n)),
+            *(f"loss_out_{r}" for r in range(n)),
+            "repetition",
+            "repetition_data",
+            "entropy",
+            "entropy_data",
+            "alpha_1",
+            *(tracked.column for tracked in self._tracked),
+            "apm_zero_count",
+            *cosines,
+            *(f"cos_out_{r}" for r in range(n)),
+            *(extra if self.everywhere else ()),
+        )
+
+    @torch.no_grad()
+    def row(
+        self,
+        model: Trainable,
+        step: int,
+        tokens: Int[Tensor, "batch seq"],
+        fresh: Int[Tensor, "fresh seq"] | None = None,
+    ) -> dict[str, float | int | None]:
+        """One row of the table, copied to the host in one go.
+
+        Args:
+            model: in eval mode.
+            step: updates done.
+            tokens: the sequences measured.
+            fresh: other sequences for accuracy, repetition and entropy (the authors' way); None: the same.
+        """
+        values = self._values(model, tokens)
+        if fresh is not None:
+            values |= self._generation_values(self._generate(model, fresh), self._outputs(fresh))
+        defined = {name: value for name, value in values.items() if value is not None}
+        numbers = torch.stack([value.double() for value in defined.values()]).tolist()
+        row: dict[str, float | int | None] = dict(zip(defined, numbers, strict=True))
+        row |= {"step": step, "apm_zero_count": int(row["apm_zero_count"] or 0)}
+        return {column: row.get(column) for column in self.columns()}
+
+    @torch.no_grad()
+    def maps(self, model: Trainable, tokens: Int[Tensor, "batch seq"]) -> dict[str, Tensor]:
+        """Pictures: `pattern.L{layer}` `[head, query, key]`, the batch mean, and `cosine.{location}`
+        `[n_outputs, n_outputs]`."""
+        seen = model.observe(tokens[:, :-1], at=self.places, keep_patterns=True)
+        pictures = {f"pattern.L{layer}": record.pattern.mean(0) for layer, record in enumerate(seen.records)}
+        for place in self.places:
+            pictures[f"cosine.{place}"] = metrics.cosine_matrix(seen.hidden[place][:, self._rows])
+        return pictures
+
+    def _values(self, model: Trainable, tokens: Tensor) -> dict[str, Value]:
+        targets = self._targets if self._static else self.task.attention_targets(tokens)
+        sets = self._sets if self._static else self._metric_sets(targets)
+        seen = model.observe(tokens[:, :-1], metric_sets=sets, at=self.places)
+        true = self._outputs(tokens)
+        generated = model.generate_on(seen, self.task.prompt_length, self.task.n_outputs)
+        values: dict[str, Value] = {"loss": next_token_loss(seen.logits, tokens)}
+        losses = metrics.loss_per_output(seen.logits[:, self._rows], true)
+        right = metrics.accuracy_per_output(generated, true)
+        for r in range(self.task.n_outputs):
+            values[f"accuracy_out_{r}"] = right[r]
+            values[f"loss_out_{r}"] = losses[r]
+        values |= self._generation_values(generated, true)
+        values["alpha_1"] = metrics.match_to_first(generated)
+        values |= self._progress_values(seen)
+        values |= self._similarity_values(seen)
+        return values
+
+    def _generate(self, model: Trainable, tokens: Tensor) -> Tensor:
+        prompt = tokens[:, : self.task.prompt_length]
+        return model.generate_on(model.observe(prompt, at=()), self.task.prompt_length, self.task.n_outputs)
+
+    def _generation_values(self, generated: Tensor, true: Tensor) -> dict[str, Value]:
+        vocab = self.task.vocab_size
+        return {
+            "accuracy": metrics.accuracy(generated, true),
+            "repetition": metrics.repetition_frequency(generated),
+            "repetition_data": metrics.repetition_frequency(true),
+            "entropy": metrics.sequence_entropy(generated, vocab),
+            "entropy_data": metrics.sequence_entropy(true, vocab),
+        }
+
+    def _progress_values(self, seen: Observation) -> dict[str, Value]:
+        values: dict[str, Value] = {}
+        silent = torch.zeros(seen.logits.shape[0], dtype=torch.bool, device=seen.logits.device)
+        for tracked in self._tracked:
+            record, rows = seen.records[tracked.layer], self._target_rows[tracked.target]
+            values[tracked.column], _ = metrics.attention_progress(
+                record.row_mass, record.set_mass, rows, set=tracked.slot
+            )
+            silent |= mk.zero_attention(record.row_mass, rows)
+        values["apm_zero_count"] = silent.sum()
+        return values
+
+    def _similarity_values(self, seen: Observation) -> dict[str, Value]:
+        values: dict[str, Value] = {}
+        for place in self.places:
+            hidden = seen.hidden[place][:, self._rows]
+            matrix = metrics.cosine_matrix(hidden)
+            for group, pairs in self._pairs.items():
+                values[f"cos_{place}{_suffix(group)}"] = metrics.mean_cosine(matrix, pairs)
+            if place == "final":
+                later = metrics.cosine_per_output(matrix)
+                values |= {f"cos_out_{r}": later[r] for r in range(self.task.n_outputs - 1)}
+            if self.everywhere:
+                values[f"norm_{place}"] = metrics.mean_norm(hidden)
+                values[f"stable_rank_{place}"] = metrics.stable_rank(hidden)
+        return values
+
+    def _outputs(self, tokens: Tensor) -> Int[Tensor, "batch n_outputs"]:
+        return tokens[:, self.task.prompt_length :]
+
+    def _metric_sets(self, targets: tuple[Target, ...]) -> Mapping[int, list[Bool[Tensor, "..."]]]:
+        """Each layer's sets over all rows, `[query, key]` where they are the same for every sequence."""
+        sets: dict[int, list[Tensor]] = {}
+        for tracked in self._tracked:
+            target = targets[tracked.target]
+            whole = target.mask.new_zeros(target.mask.shape[0], self.task.n_input, self.task.n_input)
+            whole[:, self._target_rows[tracked.target]] = target.mask
+            sets.setdefault(tracked.layer, []).append(whole[0] if whole.shape[0] == 1 else whole)
+        return sets
+
+
+def _suffix(group: str) -> str:
+    return f"_{group}" if group else ""

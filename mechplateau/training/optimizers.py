@@ -1,0 +1,55 @@
+"""Optimizers and learning-rate schedules of the paper's set-ups."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from mechplateau.config import TrainingConfig
+
+
+def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """The optimizer of a configuration over the model's trainable parameters.
+
+    AdamW decays the weights of linear layers only (names beginning with W_, the embeddings left out); Adam's
+    and SGD's decay is L2 on everything. Adam and AdamW run fused.
+    """
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    everything = [parameter for _, parameter in named]
+    if config.optimizer == "sgd":
+        return torch.optim.SGD(
+            everything, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
+        )
+    if config.optimizer == "adam":
+        return torch.optim.Adam(
+            everything, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
+        )
+    groups = [
+        {"params": [p for name, p in named if is_linear_weight(name)], "weight_decay": config.weight_decay},
+        {"params": [p for name, p in named if not is_linear_weight(name)], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+
+
+def is_linear_weight(name: str) -> bool:
+    """Whether a parameter is the weight of a linear layer: attention, MLP or unembedding, by either naming."""
+    kind = name.rpartition(".")[2]
+    return kind.startswith("W_") and kind not in ("W_E", "W_pos")
+
+
+def learning_rate(config: TrainingConfig, step: int) -> float:
+    """Learning rate of the update from `step` to `step + 1`.
+
+    Warm-up is linear, lr · step / warmup_steps, so that the first update has rate 0; the cosine then goes from
+    lr at warmup_steps to 0 at the last step: lr · (1 + cos(π · (step − w) / (steps − w))) / 2.
+    """
+    if config.schedule == "constant":
+        return config.lr
+    if step < config.warmup_steps:
+        return config.lr * step / config.warmup_steps
+    if config.schedule == "warmup":
+        return config.lr
+    progress = (step - config.warmup_steps) / (config.steps - config.warmup_steps)
+    return config.lr * (1 + math.cos(math.pi * progress)) / 2

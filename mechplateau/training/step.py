@@ -1,0 +1,31 @@
+"""One update: forward, next-token cross-entropy over the whole sequence, backward, clip, optimizer."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+def next_token_loss(
+    logits: Float[Tensor, "batch pos vocab"], tokens: Int[Tensor, "batch seq"]
+) -> Float[Tensor, ""]:
+    """Mean cross-entropy in nats over all positions, the prompt's too; `pos` is `seq − 1`.
+
+    The prompt is random, so this never reaches 0.
+    """
+    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def update(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Int[Tensor, "batch seq"], clip_norm: float | None
+) -> Float[Tensor, ""]:
+    """Train on one batch; returns its loss before the update, still on the device."""
+    loss = next_token_loss(model(tokens[:, :-1]), tokens)
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    if clip_norm is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+    optimizer.step()
+    return loss.detach()

@@ -1,0 +1,62 @@
+"""mechplateau: study how transformers learn — the loss plateau, measured, intervened on and opened up.
+
+    run = mechplateau.load_run("runs/mws-0123456789ab")
+    model = run.model("during")                       # a TransformerLens HookedTransformer
+    logits, cache = model.run_with_cache(run.task.sample(8)[:, :-1])
+
+Everyday names live here and are imported when first used: `import mechplateau` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mechplateau.config import RunConfig as RunConfig
+    from mechplateau.errors import UserError as UserError
+    from mechplateau.models import build_model as build_model
+    from mechplateau.models import generate as generate
+    from mechplateau.models import load_reference_checkpoint as load_reference_checkpoint
+    from mechplateau.models import observe as observe
+    from mechplateau.runs import Run as Run
+    from mechplateau.runs import list_runs as list_runs
+    from mechplateau.runs import load_checkpoint as load_checkpoint
+    from mechplateau.runs import load_run as load_run
+    from mechplateau.tasks import Target as Target
+    from mechplateau.tasks import Task as Task
+    from mechplateau.tasks import register_task as register_task
+    from mechplateau.training import train as train
+
+_LAZY = {
+    "Run": "runs",
+    "RunConfig": "config",
+    "Target": "tasks",
+    "Task": "tasks",
+    "UserError": "errors",
+    "build_model": "models",
+    "generate": "models",
+    "list_runs": "runs",
+    "load_checkpoint": "runs",
+    "load_reference_checkpoint": "models",
+    "load_run": "runs",
+    "observe": "models",
+    "register_task": "tasks",
+    "save_report": "reporting",
+    "train": "training",
+}
+
+__all__ = [*_LAZY, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return metadata.version("mechplateau")
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

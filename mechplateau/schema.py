@@ -93,7 +93,9 @@ def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
         for depth, key in enumerate(keys[:-1]):
             node = node.setdefault(key, {})
             if not isinstance(node, dict):
-                raise ConfigError(f"--set {assignment}: {'.'.join(keys[: depth + 1])} has no fields of its own")
+                raise ConfigError(
+                    f"--set {assignment}: {'.'.join(keys[: depth + 1])} has no fields of its own"
+                )
         node[keys[-1]] = value
     return result
 

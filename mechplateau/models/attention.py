@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-import mechplateau_kernels as mk
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 from transformer_lens.components import Attention
 
+import mechplateau_kernels as mk
 from mechplateau.models.layers import observed
 from mechplateau.models.records import AttentionRecord
 

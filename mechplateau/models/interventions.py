@@ -104,7 +104,9 @@ class AttentionScale(Intervention):
                 raise ConfigError(f"layers: expected layers from 0 to {model.n_layers - 1}, got {layer}")
         targets = task.attention_targets(task.sample(2))
         if any(target.mask.shape[0] != 1 for target in targets):
-            raise ConfigError(f"kind: attention_scale needs one Ω for all sequences; that of {task.name} varies")
+            raise ConfigError(
+                f"kind: attention_scale needs one Ω for all sequences; that of {task.name} varies"
+            )
 
     def attach(self, model: PlateauTransformer, task: Task) -> Handle:
         masks = scaled_entries(task, model.cfg.n_layers, self.layers)

@@ -14,6 +14,7 @@ from mechplateau.models.records import AttentionRecord, Observation, hook_of
 if TYPE_CHECKING:
     from mechplateau.models.transformer import PlateauTransformer
 
+
 def observe(
     model: PlateauTransformer,
     tokens: Int[Tensor, "batch pos"],

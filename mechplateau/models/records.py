@@ -70,7 +70,9 @@ class Trainable(Protocol):
     ) -> Observation:
         """One forward that leaves behind what measurements need."""
 
-    def generate_on(self, seen: Observation, prompt_length: int, n_outputs: int) -> Int[Tensor, "batch n_outputs"]:
+    def generate_on(
+        self, seen: Observation, prompt_length: int, n_outputs: int
+    ) -> Int[Tensor, "batch n_outputs"]:
         """Greedy generation from an observation's prompt."""
 
 
@@ -89,5 +91,7 @@ def hook_of(location: str) -> str:
         return "unembed.hook_in"
     layer, _, place = location.removeprefix("L").partition("_")
     if not location.startswith("L") or not layer.isdigit() or place not in _LAYER_PLACES:
-        raise UserError(f"unknown location {location!r}; expected final or L0_{', L0_'.join(_LAYER_PLACES)}, …")
+        raise UserError(
+            f"unknown location {location!r}; expected final or L0_{', L0_'.join(_LAYER_PLACES)}, …"
+        )
     return f"blocks.{layer}.hook_{place}"

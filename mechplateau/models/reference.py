@@ -76,7 +76,9 @@ def load_reference_checkpoint(
     n_ctx = given["transformer.wpe.weight"].shape[0]
     query, d_mlp = _shape_of(given, "attn.q.weight", path)[0], _shape_of(given, "mlp.c_fc.weight", path)[0]
     if n_heads < 1 or query % n_heads:
-        raise CheckpointError(f"n_heads: expected a divisor of the width {query} of {path}'s queries, got {n_heads}")
+        raise CheckpointError(
+            f"n_heads: expected a divisor of the width {query} of {path}'s queries, got {n_heads}"
+        )
     config = ModelConfig.parse(
         {
             "attention": attention,
@@ -127,7 +129,9 @@ def _to_hooked_layout(kind: str, tensor: Tensor, n_heads: int) -> Tensor:
 def _check_mask(name: str, mask: Tensor, path: Path) -> None:
     lower = torch.ones(mask.shape[-2:]).tril().expand(mask.shape)
     if mask.dim() != 4 or mask.shape[-1] != mask.shape[-2] or not torch.equal(mask.float(), lower):
-        raise CheckpointError(f"{path}: {name} is not a lower-triangular mask [1, 1, n_ctx, n_ctx]: not causal")
+        raise CheckpointError(
+            f"{path}: {name} is not a lower-triangular mask [1, 1, n_ctx, n_ctx]: not causal"
+        )
 
 
 def _shape_of(given: Mapping[str, Tensor], inner: str, path: Path) -> tuple[int, ...]:

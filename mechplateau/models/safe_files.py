@@ -38,7 +38,9 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         try:
             return load_file(path, device="cpu")
         except (SafetensorError, OSError, ValueError) as error:
-            raise CheckpointError(f"{path}: damaged, or not a safetensors file ({_first_line(error)})") from None
+            raise CheckpointError(
+                f"{path}: damaged, or not a safetensors file ({_first_line(error)})"
+            ) from None
     try:
         with torch.serialization.safe_globals(_NUMPY_SCALARS):
             content = torch.load(path, map_location="cpu", weights_only=True)
@@ -52,9 +54,15 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     for key in ("model", "state_dict"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
-    tensors = {str(n): t for n, t in content.items() if isinstance(t, Tensor)} if isinstance(content, Mapping) else {}
+    tensors = (
+        {str(n): t for n, t in content.items() if isinstance(t, Tensor)}
+        if isinstance(content, Mapping)
+        else {}
+    )
     if not tensors:
-        raise CheckpointError(f"{path}: holds no named tensors; expected a state dict, or a dict with one under model")
+        raise CheckpointError(
+            f"{path}: holds no named tensors; expected a state dict, or a dict with one under model"
+        )
     return tensors
 
 

@@ -7,8 +7,9 @@ import platform
 from importlib import metadata
 from typing import Any
 
-import mechplateau_kernels as mk
 import torch
+
+import mechplateau_kernels as mk
 
 _PACKAGES = ("mechplateau", "torch", "triton", "transformer-lens", "numpy", "safetensors", "pyarrow")
 

@@ -1,12 +1,12 @@
 """Where things lie in a run folder. Nothing outside this package knows.
 
-    config.yaml                        the whole configuration
-    environment.json                   versions, machine, threads; one entry a session
-    state.json                         running, interrupted or finished, and the step reached
-    metrics.parquet                    one row an evaluation step (metrics.part.jsonl while running)
-    checkpoints/step_000120.safetensors    weights, by TransformerLens's names
-    maps/step_000120.safetensors       batch-mean attention maps and cosine matrices at checkpoints
-    resume/step_000120.safetensors     weights and optimizer state to go on from
+config.yaml                        the whole configuration
+environment.json                   versions, machine, threads; one entry a session
+state.json                         running, interrupted or finished, and the step reached
+metrics.parquet                    one row an evaluation step (metrics.part.jsonl while running)
+checkpoints/step_000120.safetensors    weights, by TransformerLens's names
+maps/step_000120.safetensors       batch-mean attention maps and cosine matrices at checkpoints
+resume/step_000120.safetensors     weights and optimizer state to go on from
 """
 
 from __future__ import annotations

@@ -42,7 +42,9 @@ class Phases:
         step = getattr(self, phase)
         if step is None:
             known = ", ".join(str(step) for step in self.steps)
-            raise RunError(f"no plateau was found ({self.plateau.reason}), so none is during; steps kept: {known}")
+            raise RunError(
+                f"no plateau was found ({self.plateau.reason}), so none is during; steps kept: {known}"
+            )
         return step
 
 

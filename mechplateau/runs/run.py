@@ -36,7 +36,9 @@ class Run:
         self.path = path
         self._layout = Layout(path)
         if not self._layout.config.is_file():
-            raise RunError(f"{path}: no run here (config.yaml is missing); `mechplateau list` shows the runs there are")
+            raise RunError(
+                f"{path}: no run here (config.yaml is missing); `mechplateau list` shows the runs there are"
+            )
         self.config = RunConfig.parse(read_yaml(self._layout.config.read_text(encoding="utf-8"), str(path)))
 
     def __repr__(self) -> str:
@@ -56,6 +58,11 @@ class Run:
     def status(self) -> Status | None:
         """running (or killed), interrupted, finished; None where the run never began."""
         return status_of(self._layout)
+
+    @property
+    def reached(self) -> int:
+        """The last step that was measured; 0 where none was."""
+        return 0 if self.metrics.empty else int(self.metrics["step"].iloc[-1])
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -155,7 +162,9 @@ def model_from_checkpoint(path: Path, *, device: str) -> PlateauTransformer:
 
     tensors, description = read_tensors(path)
     config = config_of(description, path)
-    model = build_model(config.model, vocab_size=config.task.vocab_size, n_ctx=config.task.n_ctx, device=device)
+    model = build_model(
+        config.model, vocab_size=config.task.vocab_size, n_ctx=config.task.n_ctx, device=device
+    )
     load_weights(model, tensors, str(path))
     return model.eval()
 
@@ -163,5 +172,7 @@ def model_from_checkpoint(path: Path, *, device: str) -> PlateauTransformer:
 def config_of(description: Mapping[str, Any], path: Path) -> RunConfig:
     """The configuration that a checkpoint carries."""
     if description.get("kind") != "weights" or not isinstance(description.get("config"), dict):
-        raise CheckpointError(f"{path}: holds no model weights; expected a file from a run's checkpoints folder")
+        raise CheckpointError(
+            f"{path}: holds no model weights; expected a file from a run's checkpoints folder"
+        )
     return RunConfig.parse(description["config"])

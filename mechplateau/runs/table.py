@@ -41,7 +41,9 @@ def read_part(path: Path) -> list[dict[str, Any]]:
         try:
             rows.append(json.loads(line))
         except ValueError:
-            raise RunError(f"{path}: line {number} is damaged; delete the run folder and run it again") from None
+            raise RunError(
+                f"{path}: line {number} is damaged; delete the run folder and run it again"
+            ) from None
     return rows
 
 
@@ -70,7 +72,9 @@ def read_table(path: Path) -> pd.DataFrame:
     try:
         return pq.read_table(path).to_pandas()
     except (pa.ArrowException, OSError) as error:
-        raise RunError(f"{path}: damaged ({str(error).splitlines()[0]}); delete the run and run it again") from None
+        raise RunError(
+            f"{path}: damaged ({str(error).splitlines()[0]}); delete the run and run it again"
+        ) from None
 
 
 def _line(row: Mapping[str, Any]) -> str:

@@ -115,7 +115,9 @@ class RunWriter:
             **{f"model.{name}": tensor for name, tensor in weights.items()},
             **{f"optimizer.{name}": tensor for name, tensor in optimizer.items()},
         }
-        save_tensors(self.layout.resume(step), together, {"step": step, "config_hash": self.config.content_hash()})
+        save_tensors(
+            self.layout.resume(step), together, {"step": step, "config_hash": self.config.content_hash()}
+        )
         for older in self.layout.resume_steps():
             if older != step:
                 self.layout.resume(older).unlink(missing_ok=True)
@@ -170,7 +172,9 @@ class RunWriter:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.close()
-            raise RunError(f"{self.layout.root}: another process is working on this run; wait for it") from None
+            raise RunError(
+                f"{self.layout.root}: another process is working on this run; wait for it"
+            ) from None
         return file
 
 

@@ -205,8 +205,12 @@ def _device(name: str) -> torch.device:
         raise UserError(f"device: expected cpu, cuda or cuda:N, got {name!r}") from None
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device: expected cpu, cuda or cuda:N, got {name!r}")
-    if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
-        raise UserError(f"device: {name} is not there (this machine has {torch.cuda.device_count()} CUDA devices)")
+    if device.type == "cuda" and (
+        not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()
+    ):
+        raise UserError(
+            f"device: {name} is not there (this machine has {torch.cuda.device_count()} CUDA devices)"
+        )
     return device
 
 

@@ -12,8 +12,8 @@ Columns of the table (r counts outputs from 0; null where undefined; definitions
 | repetition, repetition_data | generated; true outputs | repetition frequency ρ |
 | entropy, entropy_data | generated; true outputs | entropy of a sequence's outputs, nats |
 | alpha_1 | generated | share of outputs equal to the first |
-| apm_{target} | teacher-forced | attention progress of a target; with several layers and one target, apm_{target}_L{layer} |
-| apm_zero_count | teacher-forced | sequences whose attention is all zero in a target's rows (their progress counts as 0) |
+| apm_{target} | teacher-forced | attention progress; apm_{target}_L{layer} where several layers share a target |
+| apm_zero_count | teacher-forced | sequences without any attention in a target's rows (their progress is 0) |
 | cos_{location}, cos_{location}_{group} | teacher-forced | mean cosine of hidden states over the task's pairs |
 | cos_out_{r} | teacher-forced | mean cosine of output r's final hidden state with all later ones |
 | norm_{location}, stable_rank_{location} | teacher-forced | only with `evaluation.locations: all` |
@@ -28,11 +28,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import mechplateau_kernels as mk
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+import mechplateau_kernels as mk
 from mechplateau import metrics
 from mechplateau.models.records import Observation, Trainable, locations
 from mechplateau.tasks import Target, Task
@@ -203,7 +203,7 @@ class Measurer:
     def _outputs(self, tokens: Tensor) -> Int[Tensor, "batch n_outputs"]:
         return tokens[:, self.task.prompt_length :]
 
-    def _metric_sets(self, targets: tuple[Target, ...]) -> Mapping[int, list[Bool[Tensor, "..."]]]:
+    def _metric_sets(self, targets: tuple[Target, ...]) -> Mapping[int, list[Bool[Tensor, ...]]]:
         """Each layer's sets over all rows, `[query, key]` where they are the same for every sequence."""
         sets: dict[int, list[Tensor]] = {}
         for tracked in self._tracked:

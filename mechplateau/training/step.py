@@ -19,7 +19,10 @@ def next_token_loss(
 
 
 def update(
-    model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Int[Tensor, "batch seq"], clip_norm: float | None
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    tokens: Int[Tensor, "batch seq"],
+    clip_norm: float | None,
 ) -> Float[Tensor, ""]:
     """Train on one batch; returns its loss before the update, still on the device."""
     loss = next_token_loss(model(tokens[:, :-1]), tokens)

@@ -1,0 +1,273 @@
+"""`mechplateau …`: the command line. Every heavy import is inside its command, so that help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from mechplateau.errors import UserError
+
+if TYPE_CHECKING:
+    from mechplateau.config import RunConfig
+    from mechplateau.runs import Run
+
+app = typer.Typer(
+    name="mechplateau",
+    help="Study how transformers learn: train, measure and open up the loss plateau.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Source = Annotated[str, typer.Argument(metavar="TASK_OR_FILE", help="A task's name (mws, …) or a YAML file.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="FIELD=VALUE", help="Override a setting, such as training.steps=100; repeatable."
+    ),
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of weights and data; overrides the file's.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+RunsDir = Annotated[Path, typer.Option(help="Where run folders lie.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads (default: all; a resumed run: as before).")]
+Trackers = Annotated[
+    list[str] | None,
+    typer.Option("--tracker", help="Also mirror rows to wandb or tensorboard; repeatable."),
+]
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run's folder, name, or the beginning of its name.")
+]
+
+
+@app.command()
+def train(
+    source: Source,
+    set_: Set = None,
+    seed: Seed = None,
+    device: Device = "cpu",
+    runs_dir: RunsDir = Path("runs"),
+    threads: Threads = None,
+    tracker: Trackers = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print the run's folder only.")] = False,
+) -> None:
+    """Train a run to its end, or go on with it; a finished one is left as it is.
+
+    Ctrl-C saves; the same command goes on.
+    """
+    run = _train(_config(source, set_, seed), device, runs_dir, threads, tracker or [], quiet)
+    if quiet:
+        print(run.path)
+    else:
+        _print_run(run)
+
+
+@app.command()
+def config(source: Source, set_: Set = None, seed: Seed = None) -> None:
+    """Print the whole configuration as YAML."""
+    print(_config(source, set_, seed).yaml(), end="")
+
+
+@app.command()
+def show(run: RunName, runs_dir: RunsDir = Path("runs")) -> None:
+    """Print what came out of a run."""
+    _print_run(_find(run, runs_dir))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="One run, or several to compare.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The HTML file (default: report.html in the run's folder)."),
+    ] = None,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Write the report of a run as one HTML file that needs no network; several runs are compared."""
+    from mechplateau.reporting import save_report
+
+    print(save_report([_find(run, runs_dir) for run in runs], output))
+
+
+@app.command(name="list")
+def list_(runs_dir: RunsDir = Path("runs")) -> None:
+    """List the runs there are."""
+    from mechplateau.console import print_runs
+    from mechplateau.runs import list_runs
+
+    print_runs(list_runs(runs_dir), runs_dir)
+
+
+@app.command()
+def sweep(
+    source: Source,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="FIELD=A,B,C", help="Values to combine, such as task.k=2,3,4; repeatable."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 (or --first-seed) on.")] = 1,
+    first_seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
+    device: Device = "cpu",
+    runs_dir: RunsDir = Path("runs"),
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads of each run (default: cores / jobs).")
+    ] = None,
+    tracker: Trackers = None,
+) -> None:
+    """Run every combination of settings and seeds; finished runs are skipped, failed ones do not stop the others."""
+    from mechplateau.console import sweep_progress
+    from mechplateau.training.sweep import expand
+    from mechplateau.training.sweep import sweep as run_sweep
+
+    if seeds < 1:
+        raise UserError(f"--seeds: expected at least 1, got {seeds}")
+    if jobs < 1:
+        raise UserError(f"--jobs: expected at least 1, got {jobs}")
+    _check_trackers(tracker)
+    configs = expand(_data(source), set_ or [], range(first_seed, first_seed + seeds))
+    each = threads if threads is not None else max(1, _cores() // jobs)
+    with sweep_progress(configs) as on_result:
+        results = run_sweep(
+            configs,
+            runs_dir=runs_dir,
+            jobs=jobs,
+            threads=each,
+            device=device,
+            tracker=tracker or [],
+            on_result=on_result,
+        )
+    if any(result.outcome == "failed" for result in results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(runs_dir: RunsDir = Path("runs"), device: Device = "cpu", threads: Threads = None) -> None:
+    """Train moving window sum at the paper's size, find its plateau and write the report: a few minutes."""
+    from mechplateau.config import RunConfig
+    from mechplateau.console import print_run
+    from mechplateau.reporting import save_report
+
+    run = _train(RunConfig.for_task("mws"), device, runs_dir, threads, [], quiet=False)
+    path = save_report(run)
+    print_run(run)
+    print(f"Report: {path}")
+
+
+def main() -> NoReturn:
+    """Entry point: a user's mistake is one line on standard error and exit code 2."""
+    from click.exceptions import Abort
+
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error), 2)
+    except (KeyboardInterrupt, Abort):
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        raise SystemExit(1) from None
+    raise SystemExit(0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"mechplateau: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _data(source: str) -> dict[str, Any]:
+    """Plain data of a task's name or a YAML file."""
+    path = Path(source)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        from mechplateau.schema import read_yaml
+
+        try:
+            return read_yaml(path.read_text(encoding="utf-8"), str(path))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise UserError(f"{path}: cannot be read ({reason}); expected a YAML file") from None
+    return {"task": {"name": source}}
+
+
+def _config(source: str, assignments: list[str] | None, seed: int | None) -> RunConfig:
+    from mechplateau.config import RunConfig
+    from mechplateau.schema import override
+
+    data = override(_data(source), assignments or [])
+    if seed is not None:
+        data["seed"] = seed
+    return RunConfig.parse(data)
+
+
+def _train(
+    config: RunConfig, device: str, runs_dir: Path, threads: int | None, trackers: list[str], quiet: bool
+) -> Run:
+    from contextlib import ExitStack
+
+    from mechplateau.console import training_progress
+    from mechplateau.training import RunInterrupted, train
+    from mechplateau.training.trackers import Tracker
+
+    _check_trackers(trackers)
+    with ExitStack() as stack:
+        listeners: list[Any] = []
+        if not quiet:
+            listeners.append(stack.enter_context(training_progress(config)))
+        mirrors = [Tracker(name, config, runs_dir / config.run_name) for name in trackers]
+        listeners += mirrors
+        try:
+            return train(config, runs_dir=runs_dir, device=device, threads=threads, listeners=listeners)
+        except RunInterrupted as interruption:
+            stack.close()
+            _fail(str(interruption), 130)
+        finally:
+            for mirror in mirrors:
+                mirror.close()
+                if mirror.notice:
+                    print(mirror.notice, file=sys.stderr)
+
+
+def _check_trackers(names: list[str] | None) -> None:
+    from mechplateau.training.trackers import check_tracker
+
+    for name in names or []:
+        check_tracker(name)
+
+
+def _find(name: str, runs_dir: Path) -> Run:
+    """A run by folder, name, or the beginning of a name that no other shares."""
+    from mechplateau.errors import RunError
+    from mechplateau.runs import load_run
+
+    for path in (Path(name), runs_dir / name):
+        if (path / "config.yaml").is_file():
+            return load_run(path)
+    matches = sorted(
+        path for path in runs_dir.glob("*") if path.name.startswith(name) and (path / "config.yaml").is_file()
+    )
+    if len(matches) == 1:
+        return load_run(matches[0])
+    if matches:
+        raise RunError(
+            f"{name}: several runs begin so: {', '.join(path.name for path in matches[:5])}; give more of the name"
+        )
+    raise RunError(
+        f"{name}: no such run in {runs_dir}; `mechplateau list --runs-dir {runs_dir}` shows the runs there are"
+    )
+
+
+def _print_run(run: Run) -> None:
+    from mechplateau.console import print_run
+
+    print_run(run)
+
+
+def _cores() -> int:
+    import os
+
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

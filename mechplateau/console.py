@@ -1,0 +1,173 @@
+"""What the command line shows on a terminal: progress, tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from mechplateau.config import RunConfig
+from mechplateau.errors import RunError
+from mechplateau.reporting import run_view
+from mechplateau.runs import Run
+from mechplateau.training.loop import Row
+from mechplateau.training.sweep import SweepResult
+from mechplateau.views.summary import Peak, key_numbers, verdict
+
+PLAIN_INTERVAL = 30.0
+"""Seconds between lines where the output is a file or a pipe."""
+
+
+@contextmanager
+def training_progress(config: RunConfig) -> Iterator[_Progress]:
+    """A live display of a run: bar, time left and the last measured numbers. A plain line now and then in a file."""
+    console = Console(stderr=True)
+    display = _Progress(config, console)
+    if not console.is_terminal:
+        yield display
+        return
+    with Live(display.draw(), console=console, refresh_per_second=4) as live:
+        display.live = live
+        yield display
+
+
+class _Progress:
+    """Listens to a run and draws it."""
+
+    def __init__(self, config: RunConfig, console: Console):
+        self.steps = config.training.steps
+        self.console = console
+        self.live: Live | None = None
+        self.row: Row | None = None
+        self.last_line = time.monotonic()
+        self.bar = Progress(
+            TextColumn(escape(config.run_name)),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self.task = self.bar.add_task("train", total=self.steps)
+
+    def on_step(self, step: int, row: Row | None) -> None:
+        self.bar.update(self.task, completed=step)
+        self.row = row or self.row
+        if self.live is not None:
+            self.live.update(self.draw())
+        elif step == self.steps or time.monotonic() - self.last_line > PLAIN_INTERVAL:
+            self.last_line = time.monotonic()
+            self.console.print(f"step {step}/{self.steps}  {self._numbers()}", markup=False, highlight=False)
+
+    def draw(self) -> Group:
+        return Group(self.bar, escape(self._numbers()))
+
+    def _numbers(self) -> str:
+        if self.row is None:
+            return ""
+        shown = [("loss", "loss"), ("accuracy", "accuracy"), ("repetition", "ρ")]
+        shown += [(name, "APM") for name in self.row if name.startswith("apm_") and name != "apm_zero_count"][
+            :1
+        ]
+        shown += [(name, "COS") for name in self.row if name.startswith("cos_final")][:1]
+        return "  ".join(f"{label} {_number(self.row.get(name))}" for name, label in shown)
+
+
+def print_run(run: Run) -> None:
+    """The short table of a run."""
+    console = Console()
+    console.print(f"[bold]{escape(run.name)}[/bold]  ({run.status or 'not begun'})", highlight=False)
+    try:
+        view = run_view(run, pictures=False)
+    except RunError as error:
+        console.print(escape(str(error)), highlight=False)
+        return
+    numbers = key_numbers(view)
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    rows = [
+        ("Step of the drop", _number(numbers.drop)),
+        (f"Peak COS ({numbers.cos_label or 'final'})", _peak(numbers.peak_cos)),
+        ("Peak ρ (repetition)", _peak(numbers.peak_repetition)),
+        (
+            f"APM ({numbers.apm_label or 'no target'}) at start, at the drop, at the end",
+            ", ".join(_number(value) for value in (numbers.apm_start, numbers.apm_drop, numbers.apm_end)),
+        ),
+        ("Final accuracy", _number(numbers.final_accuracy)),
+        ("Final loss", _number(numbers.final_loss)),
+    ]
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table, highlight=False)
+    console.print(escape(verdict(view)), highlight=False, soft_wrap=True)
+    console.print(
+        f"Checkpoints: {', '.join(str(step) for step in run.steps)}", highlight=False, soft_wrap=True
+    )
+    console.print(f"Run: {escape(str(run.path))}", highlight=False, soft_wrap=True)
+
+
+def print_runs(runs: Sequence[Run], runs_dir: Path) -> None:
+    """One line a run."""
+    console = Console()
+    if not runs:
+        console.print(
+            f"No runs in {escape(str(runs_dir))}; `mechplateau train mws` makes one.", highlight=False
+        )
+        return
+    table = Table("run", "task", "seed", "state", "steps", "checkpoints", box=None, padding=(0, 2, 0, 0))
+    for run in runs:
+        done = f"{run.reached}/{run.config.training.steps}"
+        task = ", ".join(f"{k}={v}" for k, v in run.task.data().items() if k != "name")
+        table.add_row(
+            escape(run.name),
+            escape(f"{run.task.name} ({task})"),
+            str(run.config.seed),
+            run.status or "not begun",
+            done,
+            str(len(run.steps)),
+        )
+    console.print(table, highlight=False)
+
+
+@contextmanager
+def sweep_progress(configs: Sequence[RunConfig]) -> Iterator[Callable[[SweepResult], None]]:
+    """A line for every run of a sweep as it ends, and a count at the end."""
+    console = Console()
+    counts = {"finished": 0, "skipped": 0, "failed": 0}
+    console.print(f"{len(configs)} runs", highlight=False)
+
+    def on_result(result: SweepResult) -> None:
+        counts[result.outcome] += 1
+        done = sum(counts.values())
+        reason = f": {result.message}" if result.message else ""
+        console.print(
+            escape(f"[{done}/{len(configs)}] {result.config.run_name} {result.outcome}{reason}"),
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    yield on_result
+    console.print(", ".join(f"{number} {name}" for name, number in counts.items()), highlight=False)
+
+
+def _number(value: float | int | None) -> str:
+    if value is None:
+        return "undefined"
+    return str(value) if isinstance(value, int) else f"{value:.3f}"
+
+
+def _peak(peak: Peak | None) -> str:
+    return "undefined" if peak is None else f"{peak.value:.3f} at step {peak.step}"

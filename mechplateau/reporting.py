@@ -1,0 +1,138 @@
+"""From run folders to views: gathers the arrays and tables that pictures and reports are drawn from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from mechplateau import views
+from mechplateau.errors import CheckpointError
+from mechplateau.models import generate
+from mechplateau.runs import Run, load_run
+from mechplateau.runs.phases import Phases
+
+SHOWN_SAMPLES = 6
+"""Sequences whose predictions a report shows at every checkpoint."""
+
+
+def save_report(runs: Run | str | Path | Sequence[Run | str | Path], path: str | Path | None = None) -> Path:
+    """Write the report of a run, or the comparison of several, as one HTML file that needs no network.
+
+    Args:
+        runs: a run or its folder, or several.
+        path: where to write; None: `report.html` in the (first) run's folder.
+
+    Returns:
+        The file's path.
+    """
+    several = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+    opened = [run if isinstance(run, Run) else load_run(run) for run in several]
+    target = Path(path) if path is not None else opened[0].path / "report.html"
+    shown = [run_view(run) for run in opened]
+    return views.save_report(shown[0] if len(shown) == 1 else shown, target)
+
+
+def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
+    """Everything that views show of a run; without `pictures`, the table and the plateau only."""
+    return views.RunView(
+        title=run.name,
+        config_yaml=run.config.yaml(),
+        metrics=run.metrics,
+        plateau=_plateau(run.phases),
+        checkpoints=_checkpoints(run) if pictures else (),
+        targets=_targets(run) if pictures else (),
+        output_rows=run.task.output_rows,
+        environment=_environment(run),
+    )
+
+
+def _plateau(phases: Phases) -> views.PlateauView:
+    plateau = phases.plateau
+    return views.PlateauView(
+        found=plateau.found,
+        onset=plateau.onset,
+        drop=plateau.drop,
+        plateau_level=plateau.plateau_level,
+        final_level=plateau.final_level,
+        confidence=plateau.confidence,
+        reason=plateau.reason,
+        before=phases.before,
+        during=phases.during,
+        after=phases.after,
+    )
+
+
+def _checkpoints(run: Run) -> tuple[views.CheckpointView, ...]:
+    tokens = run.task.sample(SHOWN_SAMPLES)
+    shown = []
+    for step in run.steps:
+        try:
+            maps = run.maps(step)
+        except CheckpointError:
+            continue  # a checkpoint without its pictures (copied by hand, say) is left out
+        layers = range(run.config.model.n_layers)
+        shown.append(
+            views.CheckpointView(
+                step=step,
+                pattern=tuple(maps[f"pattern.L{layer}"].numpy() for layer in layers),
+                cosine=maps["cosine.final"].numpy(),
+                samples=_samples(run, step, tokens),
+            )
+        )
+    return tuple(shown)
+
+
+def _samples(run: Run, step: int, tokens: torch.Tensor) -> tuple[views.SampleView, ...]:
+    task, labels = run.task, run.task.token_labels
+    with torch.no_grad():
+        predicted = generate(run.model(step), tokens[:, : task.prompt_length], task.n_outputs)
+
+    def text(row: torch.Tensor) -> tuple[str, ...]:
+        return tuple(labels[token] for token in row.tolist())
+
+    return tuple(
+        views.SampleView(text(row[: task.prompt_length]), text(row[task.prompt_length :]), text(outputs))
+        for row, outputs in zip(tokens, predicted, strict=True)
+    )
+
+
+def _targets(run: Run) -> tuple[views.TargetView, ...]:
+    """Ω as masks over the whole map; one that differs from sequence to sequence has no outline."""
+    shown = []
+    for target in run.task.attention_targets(run.task.sample(2)):
+        if target.mask.shape[0] != 1:
+            continue
+        mask = torch.zeros(run.task.n_input, run.task.n_input, dtype=torch.bool)
+        mask[list(target.rows)] = target.mask[0]
+        layers = range(run.config.model.n_layers) if target.layer is None else [target.layer]
+        shown += [views.TargetView(target.name, layer, mask.numpy()) for layer in layers]
+    return tuple(shown)
+
+
+def _environment(run: Run) -> dict[str, str]:
+    sessions = run.environment.get("sessions", [])
+    if not sessions:
+        return {}
+    last = sessions[-1]
+    shown = {
+        f"{name} version": version or "not installed" for name, version in last.get("packages", {}).items()
+    }
+    for key in (
+        "python",
+        "platform",
+        "processor",
+        "cores",
+        "device_name",
+        "device",
+        "threads",
+        "started",
+        "finished",
+    ):
+        if last.get(key) is not None:
+            shown[key] = str(last[key])
+    shown["kernels"] = json.dumps(last.get("kernels"))
+    shown["sessions"] = str(len(sessions))
+    return shown

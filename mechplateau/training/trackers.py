@@ -1,0 +1,110 @@
+"""Optional mirrors of a run's rows in Weights & Biases or TensorBoard.
+
+The run folder is the truth. A tracker lives in a process of its own that is fed through a queue: whatever it
+does (no account, no network, not installed, hanging) can neither stop nor slow the run nor lose data.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import IO
+
+from mechplateau.config import RunConfig
+from mechplateau.errors import UserError
+
+TRACKERS = ("wandb", "tensorboard")
+PATIENCE = 5.0
+"""Seconds that a tracker gets to finish after the last step."""
+
+
+def check_tracker(name: str) -> None:
+    """Raise UserError unless the tracker is known."""
+    if name not in TRACKERS:
+        raise UserError(f"tracker: expected one of {', '.join(TRACKERS)}, got {name!r}")
+
+
+class Tracker:
+    """A listener that hands rows to a tracker process. Use as a context manager.
+
+    Args:
+        name: "wandb" or "tensorboard".
+        config: the run's configuration.
+        folder: where the tracker's own files go (`folder / name`).
+
+    Attributes:
+        notice: what went wrong, on one line, once the context is left; None if nothing did.
+
+    Raises:
+        UserError: no such tracker.
+    """
+
+    def __init__(self, name: str, config: RunConfig, folder: Path):
+        check_tracker(name)
+        self.name = name
+        self.notice: str | None = None
+        self._queue: queue.Queue[str | None] = queue.Queue(maxsize=100_000)
+        self._dropped = 0
+        self._log = folder / name / "tracker.log"
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "mechplateau.training.tracker_process", name, str(folder / name)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._log.open("wb"),
+            # Ctrl-C is for the run; the tracker ends when its input does.
+            start_new_session=True,
+            env={**os.environ, "WANDB_SILENT": "true"},
+        )
+        self._put({"name": config.run_name, "project": "mechplateau", "config": config.data()})
+        self._feeder = threading.Thread(target=self._feed, daemon=True)
+        self._feeder.start()
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def on_step(self, step: int, row: dict[str, float | int | None] | None) -> None:
+        """Queue a measured row; never waits."""
+        if row is not None:
+            self._put(row)
+
+    def close(self) -> None:
+        """Let the tracker finish what it has, for at most `PATIENCE` seconds, then end it."""
+        self._put(None)
+        try:
+            code = self._process.wait(timeout=PATIENCE)
+            if code:
+                self.notice = f"it ended with an error; see {self._log}"
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            self.notice = f"it did not finish within {PATIENCE:.0f} s and was ended; see {self._log}"
+        if self._dropped:
+            self.notice = f"it was too slow for {self._dropped} rows"
+        if self.notice:
+            self.notice = f"tracker {self.name}: {self.notice}; the run folder is complete"
+
+    def _put(self, message: object) -> None:
+        try:
+            self._queue.put_nowait(None if message is None else json.dumps(message) + "\n")
+        except queue.Full:
+            self._dropped += 1
+
+    def _feed(self) -> None:
+        pipe: IO[bytes] | None = self._process.stdin
+        assert pipe is not None
+        try:
+            while (line := self._queue.get()) is not None:
+                pipe.write(line.encode())
+                pipe.flush()
+            pipe.close()
+        except OSError:
+            return  # the process is gone: close() says so

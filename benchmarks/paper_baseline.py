@@ -292,7 +292,6 @@ def draw_dashboard(history: list[dict[str, Any]], path: str | Path) -> None:
     for axis, name in ((axes[1, 1], "attention_map"), (axes[1, 2], "cosine")):
         figure.colorbar(axis.imshow(history[-1][name]), ax=axis)
         axis.set_title(name)
-    figure.tight_layout()
     figure.savefig(path)
 
 

@@ -13,7 +13,7 @@ from mechplateau.models.records import Observation, Trainable, locations
 
 if TYPE_CHECKING:
     from mechplateau.models.generation import generate as generate
-    from mechplateau.models.observe import observe as observe
+    from mechplateau.models.observation import observe as observe
     from mechplateau.models.reference import load_reference_checkpoint as load_reference_checkpoint
     from mechplateau.models.transformer import PlateauTransformer as PlateauTransformer
     from mechplateau.models.transformer import build_model as build_model
@@ -23,7 +23,7 @@ _LAZY = {
     "build_model": "transformer",
     "generate": "generation",
     "load_reference_checkpoint": "reference",
-    "observe": "observe",
+    "observe": "observation",
 }
 
 __all__ = ["AttentionKind", "ModelConfig", "Observation", "Trainable", "locations", *_LAZY]

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
 
-from mechplateau.models.observe import observe
+from mechplateau.models.observation import observe
 from mechplateau.models.records import Observation
 
 if TYPE_CHECKING:

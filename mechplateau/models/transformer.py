@@ -28,7 +28,7 @@ from mechplateau.models.layers import (
     OnceNormedBlock,
     replace_components,
 )
-from mechplateau.models.observe import observe
+from mechplateau.models.observation import observe
 from mechplateau.models.records import Observation
 from mechplateau.models.weights import check_fits
 
@@ -115,7 +115,7 @@ class PlateauTransformer(HookedTransformer):
                     raise UserError(_ROWS_SUM_TO_ONE.format(step=step))
 
     def observe(self, tokens: Tensor, **wanted: Any) -> Observation:
-        """See `mechplateau.models.observe`."""
+        """See `mechplateau.models.observation`."""
         return observe(self, tokens, **wanted)
 
     def generate_on(self, seen: Observation, prompt_length: int, n_outputs: int) -> Tensor:

@@ -1,0 +1,182 @@
+"""Attention: fused unless observed, hooks act, masks hold, and the factor on Ω does what it says."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from mechplateau.models import observe
+
+SCORES, PATTERN = "blocks.0.attn.hook_attn_scores", "blocks.0.attn.hook_pattern"
+
+
+def no_op(activation, hook):
+    return activation
+
+
+def plain_linear_pattern(model, tokens, layer=0):
+    """The map from the definition: causal(QKᵀ/√d_head) with zeros above the diagonal."""
+    _, cache = model.run_with_cache(tokens)
+    q, k = cache[f"blocks.{layer}.attn.hook_q"].double(), cache[f"blocks.{layer}.attn.hook_k"].double()
+    scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(q.shape[-1])
+    return scores.tril()
+
+
+def test_linear_pattern_is_the_definition(linear_model, tokens):
+    _, cache = linear_model.run_with_cache(tokens)
+    expected = plain_linear_pattern(linear_model, tokens)
+    torch.testing.assert_close(cache[PATTERN].double(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(cache[SCORES], cache[PATTERN])
+
+
+@pytest.mark.parametrize("name", [SCORES, PATTERN])
+def test_a_no_op_hook_changes_nothing(model, tokens, name):
+    fused = model(tokens)
+    hooked = model.run_with_hooks(tokens, fwd_hooks=[(name, no_op)])
+    torch.testing.assert_close(hooked, fused, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [SCORES, PATTERN])
+def test_an_edit_takes_effect(model, tokens, name):
+    def double(activation, hook):
+        return activation * 2
+
+    edited = model.run_with_hooks(tokens, fwd_hooks=[(name, double)])
+    assert (edited - model(tokens)).abs().max() > 1e-3
+
+
+def test_a_raw_pytorch_hook_on_the_pattern_acts_too(linear_model, tokens):
+    before = linear_model(tokens)
+    handle = linear_model.blocks[0].attn.hook_pattern.register_forward_hook(lambda m, i, o: o * 2)
+    assert (linear_model(tokens) - before).abs().max() > 1e-3
+    handle.remove()
+    assert torch.equal(linear_model(tokens), before)
+
+
+def test_an_edit_of_the_pattern_is_what_attention_uses(linear_model, tokens):
+    """With the pattern replaced by the identity, z is v."""
+
+    def identity(pattern, hook):
+        return torch.eye(pattern.shape[-1]).expand_as(pattern)
+
+    with linear_model.hooks(fwd_hooks=[(PATTERN, identity)]):
+        _, cache = linear_model.run_with_cache(tokens)
+    torch.testing.assert_close(cache["blocks.0.attn.hook_z"], cache["blocks.0.attn.hook_v"])
+
+
+def test_scores_above_the_diagonal_are_masked_again(model, tokens):
+    def everywhere(scores, hook):
+        return torch.where(scores.isfinite(), scores, 0.0) + 5.0
+
+    seen = {}
+
+    def keep(pattern, hook):
+        seen["pattern"] = pattern
+
+    model.run_with_hooks(tokens, fwd_hooks=[(SCORES, everywhere), (PATTERN, keep)])
+    above = torch.ones(8, 8, dtype=torch.bool).triu(1)
+    assert (seen["pattern"][..., above] == 0).all()
+    assert (seen["pattern"][..., ~above] != 0).any()
+
+
+def test_gradients_of_both_paths_agree(linear_model, tokens):
+    linear_model(tokens).square().sum().backward()
+    fused = {name: p.grad.clone() for name, p in linear_model.named_parameters() if p.grad is not None}
+    linear_model.zero_grad()
+    linear_model.run_with_hooks(tokens, fwd_hooks=[(PATTERN, no_op)]).square().sum().backward()
+    for name, parameter in linear_model.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, fused[name], rtol=1e-4, atol=1e-4)
+
+
+def test_every_hook_name_of_transformer_lens_is_cached(model, tokens):
+    _, cache = model.run_with_cache(tokens)
+    for name in ("hook_q", "hook_k", "hook_v", "hook_attn_scores", "hook_pattern", "hook_z"):
+        assert f"blocks.1.attn.{name}" in cache
+    for name in ("hook_resid_pre", "hook_attn_out", "hook_resid_mid", "hook_mlp_out", "hook_resid_post"):
+        assert f"blocks.1.{name}" in cache
+    for name in ("hook_embed", "hook_pos_embed", "ln_final.hook_normalized", "unembed.hook_in", "blocks.0.mlp.hook_post"):
+        assert name in cache
+    assert cache["pattern", 0].shape == (3, 2, 8, 8)
+
+
+def test_head_results_sum_to_the_output(model, tokens):
+    plain = model(tokens)
+    model.set_use_attn_result(True)
+    logits, cache = model.run_with_cache(tokens)
+    torch.testing.assert_close(logits, plain, rtol=0, atol=2e-6)
+    total = cache["blocks.0.attn.hook_result"].sum(2) + model.blocks[0].attn.b_O
+    torch.testing.assert_close(total, cache["blocks.0.hook_attn_out"], rtol=0, atol=1e-5)
+
+
+def test_split_inputs_and_padding_still_work(model, tokens):
+    plain = model(tokens)
+    model.set_use_split_qkv_input(True)
+    torch.testing.assert_close(model(tokens), plain, rtol=0, atol=2e-6)
+    model.set_use_split_qkv_input(False)
+    mask = torch.ones_like(tokens)
+    mask[:, 0] = 0
+    padded = model(tokens, attention_mask=mask)
+    alone = model(tokens[:, 1:])
+    # Without its first token, every position is as if the sequence began one later.
+    torch.testing.assert_close(padded[:, 1:], alone, rtol=0, atol=1e-5)
+
+
+def test_softmax_rows_sum_to_one_and_are_causal(softmax_model, tokens):
+    _, cache = softmax_model.run_with_cache(tokens)
+    pattern = cache[PATTERN]
+    torch.testing.assert_close(pattern.sum(-1), torch.ones(3, 2, 8))
+    assert (pattern.triu(1) == 0).all()
+
+
+def scaled_set():
+    entries = torch.zeros(9, 9, dtype=torch.bool)
+    entries[4, 1] = entries[5, 2] = entries[5, 7] = True  # (5, 7) lies above the diagonal
+    return entries
+
+
+def test_the_factor_changes_exactly_its_entries(model, tokens):
+    _, before = model.run_with_cache(tokens)
+    model.blocks[0].attn.scale_on(scaled_set(), 3.0)
+    _, after = model.run_with_cache(tokens)
+    ratio = after[PATTERN] / before[PATTERN]
+    changed = scaled_set()[:8, :8].tril()
+    torch.testing.assert_close(ratio[..., changed], torch.full((3, 2, 2), 3.0))
+    same = torch.ones(8, 8).tril().bool() & ~changed
+    assert torch.equal(after[PATTERN][..., same], before[PATTERN][..., same])
+    fused = model(tokens)
+    hooked = model.run_with_hooks(tokens, fwd_hooks=[(PATTERN, no_op)])
+    torch.testing.assert_close(hooked, fused, rtol=0, atol=1e-6)
+
+
+def test_a_factor_of_one_is_bitwise_none(model, tokens):
+    plain = model(tokens)
+    model.blocks[0].attn.scale_on(scaled_set(), 1.0)
+    assert torch.equal(model(tokens), plain)
+    model.blocks[0].attn.scale_on(None)
+    model.blocks[0].attn.scale_on(scaled_set(), 2.0)
+    assert not torch.equal(model(tokens), plain)
+
+
+def test_two_factors_at_once_are_refused(model):
+    model.blocks[0].attn.scale_on(scaled_set(), 2.0)
+    with pytest.raises(RuntimeError, match="already"):
+        model.blocks[0].attn.scale_on(scaled_set(), 3.0)
+
+
+@pytest.mark.parametrize("keep_patterns", [False, True])
+def test_masses_are_sums_of_the_scaled_pattern(model, tokens, keep_patterns):
+    model.blocks[0].attn.scale_on(scaled_set(), 3.0)
+    _, cache = model.run_with_cache(tokens)
+    size = cache[PATTERN].abs()
+    shared = torch.rand(8, 8, generator=torch.Generator().manual_seed(5)) < 0.4
+    own = torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(6)) < 0.4
+    seen = observe(model, tokens, metric_sets={0: [shared, own]}, keep_patterns=keep_patterns)
+    record = seen.records[0]
+    torch.testing.assert_close(record.row_mass, size.sum(-1), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(record.set_mass[:, :, 0], (size * shared).sum(-1), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(record.set_mass[:, :, 1], (size * own[:, None]).sum(-1), rtol=1e-5, atol=1e-6)
+    assert (record.pattern is not None) == keep_patterns
+    assert seen.records[1].set_mass.shape == (3, 2, 0, 8)

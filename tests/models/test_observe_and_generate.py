@@ -1,0 +1,87 @@
+"""Observation leaves no trace; cached generation equals the full forward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mechplateau.errors import UserError
+from mechplateau.models import generate, locations, observe
+
+
+def full_forward_generation(model, prompt, n_outputs):
+    tokens = prompt
+    for _ in range(n_outputs):
+        tokens = torch.cat([tokens, model(tokens)[:, -1:].argmax(-1)], dim=1)
+    return tokens[:, prompt.shape[1] :]
+
+
+def test_cached_generation_equals_full_forwards(model, tokens):
+    prompt = tokens[:, :4]
+    assert torch.equal(generate(model, prompt, 5), full_forward_generation(model, prompt, 5))
+
+
+def test_generation_from_a_teacher_forced_forward_is_that_of_the_prompt(model, tokens):
+    seen = observe(model, tokens)
+    assert torch.equal(model.generate_on(seen, 4, 5), generate(model, tokens[:, :4], 5))
+
+
+def test_the_factor_on_attention_acts_in_cached_generation(model, tokens):
+    entries = torch.ones(9, 9, dtype=torch.bool).tril()
+    plain = full_forward_generation(model, tokens[:, :4], 5)
+    model.blocks[0].attn.scale_on(entries, -4.0)
+    scaled = full_forward_generation(model, tokens[:, :4], 5)
+    assert torch.equal(generate(model, tokens[:, :4], 5), scaled)
+    assert not torch.equal(plain, scaled)
+
+
+def test_hooks_act_in_cached_generation(model, tokens):
+    def other_token(logits, hook):
+        return logits.roll(1, dims=-1)
+
+    plain = generate(model, tokens[:, :4], 5)
+    with model.hooks(fwd_hooks=[("unembed.hook_out", other_token)]):
+        rolled = generate(model, tokens[:, :4], 5)
+        expected = full_forward_generation(model, tokens[:, :4], 5)
+    assert torch.equal(rolled, expected)
+    assert torch.equal(rolled[:, 0], (plain[:, 0] + 1) % 11)
+
+
+def test_hidden_states_are_those_of_the_hooks(model, tokens):
+    _, cache = model.run_with_cache(tokens)
+    seen = observe(model, tokens, at=locations(2))
+    torch.testing.assert_close(seen.logits, model(tokens))
+    torch.testing.assert_close(seen.hidden["final"], cache["unembed.hook_in"], rtol=1e-6, atol=2e-6)
+    assert not torch.allclose(seen.hidden["final"], cache["ln_final.hook_normalized"])
+    for layer in (0, 1):
+        for place in ("resid_pre", "attn_out", "resid_mid", "resid_post"):
+            torch.testing.assert_close(
+                seen.hidden[f"L{layer}_{place}"], cache[f"blocks.{layer}.hook_{place}"], rtol=1e-6, atol=2e-6
+            )
+
+
+def test_observation_leaves_no_hook_behind_even_after_an_exception(model, tokens):
+    calls = []
+    model.add_hook("blocks.0.hook_resid_pre", lambda activation, hook: calls.append(1))
+    observe(model, tokens)
+    assert len(calls) == 1
+
+    def fail(activation, hook):
+        raise RuntimeError("broken hook")
+
+    with pytest.raises(RuntimeError, match="broken hook"), model.hooks(fwd_hooks=[("blocks.1.hook_resid_mid", fail)]):
+        observe(model, tokens)
+    assert all(block.attn.record is None for block in model.blocks)
+    assert not model.unembed.hook_in.fwd_hooks
+    assert len(model.blocks[0].hook_resid_pre.fwd_hooks) == 1  # the user's own stays
+
+
+def test_unknown_location_is_named(model, tokens):
+    with pytest.raises(UserError, match="unknown location 'middle'"):
+        observe(model, tokens, at=["middle"])
+
+
+def test_folded_weights_are_refused(linear_model, tokens):
+    linear_model.process_weights_()
+    with pytest.raises(UserError, match="folded"):
+        observe(linear_model, tokens)

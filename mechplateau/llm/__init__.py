@@ -1,0 +1,66 @@
+"""Series of language-model checkpoints: what they are, are they what they claim, repetition and collapse.
+
+`analyze_series` does the whole of it; `generate`, `measure`, `identify` and `judge` are its parts, for data
+you already hold; `load_hooked` gives one checkpoint as a HookedTransformer. Importing this package imports
+neither transformers nor huggingface_hub, and asks for nothing over the network.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mechplateau.llm.analysis import SeriesAnalysis, analyze_series
+    from mechplateau.llm.config import SeriesConfig
+    from mechplateau.llm.demo import DemoConfig, train_demo
+    from mechplateau.llm.generation import Generation, generate
+    from mechplateau.llm.hooked import load_hooked
+    from mechplateau.llm.identity import Identity, identify
+    from mechplateau.llm.measure import measure
+    from mechplateau.llm.prompts import load_prompts
+    from mechplateau.llm.verdicts import Verdict, judge
+
+_HOMES = {
+    "DemoConfig": "demo",
+    "Generation": "generation",
+    "Identity": "identity",
+    "SeriesAnalysis": "analysis",
+    "SeriesConfig": "config",
+    "Verdict": "verdicts",
+    "analyze_series": "analysis",
+    "generate": "generation",
+    "identify": "identity",
+    "judge": "verdicts",
+    "load_hooked": "hooked",
+    "load_prompts": "prompts",
+    "measure": "measure",
+    "train_demo": "demo",
+}
+
+__all__ = [
+    "DemoConfig",
+    "Generation",
+    "Identity",
+    "SeriesAnalysis",
+    "SeriesConfig",
+    "Verdict",
+    "analyze_series",
+    "generate",
+    "identify",
+    "judge",
+    "load_hooked",
+    "load_prompts",
+    "measure",
+    "train_demo",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

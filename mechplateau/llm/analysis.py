@@ -1,0 +1,332 @@
+"""A series of checkpoints from beginning to end: list, load one at a time, identify, measure, judge,
+tabulate."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mechplateau.errors import CheckpointError, ConfigError
+from mechplateau.llm.config import SeriesConfig
+from mechplateau.llm.prompts import DEFAULT, choose, load_prompts
+from mechplateau.llm.revisions import Listing, Revision, StepChoice, missing_steps
+from mechplateau.llm.sources import Source, open_source
+from mechplateau.llm.store import Example, StepRecord, Store
+from mechplateau.llm.table import build_table, write_table
+from mechplateau.llm.verdicts import Known, judge
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedTokenizerBase
+
+N_EXAMPLES = 4
+"""Prompts whose completions are kept."""
+MANY_STEPS = 32
+"""More checkpoints of a hub repository than this are not downloaded without being asked for."""
+
+Prompts = str | Sequence[str] | Sequence[Sequence[int]]
+Progress = Callable[[int, int, str], None]
+"""Called with the number of finished checkpoints, their total and what is being done."""
+
+
+@dataclass(frozen=True)
+class SeriesAnalysis:
+    """What came out."""
+
+    source: str
+    config: SeriesConfig
+    table: pd.DataFrame
+    """One row a step; the columns are described in `mechplateau.llm.table`."""
+    summary: tuple[str, ...]
+    """The findings on the series as a whole, a sentence each."""
+    examples: Mapping[str, tuple[Example, ...]]
+    """Completions of the first prompts, by the label of the checkpoint."""
+    folder: Path | None
+    """Where the finished steps and the table are kept; None if nowhere."""
+
+
+def analyze_series(
+    source: str | Path | Source,
+    config: SeriesConfig | None = None,
+    *,
+    prompts: Prompts = DEFAULT,
+    steps: str | None = None,
+    stage: int | None = None,
+    tokenizer: str | Path | None = None,
+    identity_only: bool = False,
+    folder: str | Path | None = None,
+    progress: Progress | None = None,
+) -> SeriesAnalysis:
+    """Measure repetition and collapse along a series, and check that its checkpoints are what they claim.
+
+    One checkpoint is in memory at a time. A revision that is missing or cannot be read is a row with the
+    reason.
+
+    Args:
+        source: a folder of checkpoint folders, a preset (`pythia-14m`), or a repository of the hub.
+        config: what to measure; None: the paper's settings.
+        prompts: `default`, `arc-easy`, a text file with one prompt a line, or prompts as strings or as token
+            ids.
+        steps: `all`, or numbers and ranges such as `0,1,2,1000-4000`; None: all of a folder, the paper's of a
+            preset.
+        stage: which stage of a series in stages; None: the first.
+        tokenizer: a folder with a tokenizer, where the checkpoints have none.
+        identity_only: judge the checkpoints without measuring.
+        folder: where to keep finished steps; a second call with the same settings goes on from them.
+        progress: told what is going on.
+
+    Raises:
+        ConfigError: settings, steps or prompts that cannot be used.
+        CheckpointError: no series there, or no checkpoint of it can be read.
+        RunError: `folder` holds another analysis, or cannot be written.
+    """
+    config = config or SeriesConfig()
+    place, choice = open_source(str(source)) if isinstance(source, str | Path) else (source, None)
+    if steps is not None:
+        choice = StepChoice.parse(steps)
+    listing = place.listing(stage)
+    if choice is None:
+        if len(listing.revisions) > MANY_STEPS:
+            raise ConfigError(
+                f"steps: {place.name} has {len(listing.revisions)} checkpoints; choose some of them "
+                "(0,1,2,1000-4000), or all"
+            )
+        choice = StepChoice(everything=True)
+    chosen, absent = choice.pick(listing.revisions)
+    if not chosen:
+        raise ConfigError(
+            f"steps: none of those asked for is there; {place.name} has {_span(listing.revisions)}"
+        )
+    texts = _prompts(prompts, config)
+    store = Store(Path(folder), _settings(place, config, texts)) if folder is not None else None
+    final = listing.final or listing.revisions[-1]
+    labels = list(dict.fromkeys([*(revision.label for revision in chosen), final.label]))
+    job = _Job(place, config, texts, Path(tokenizer) if tokenizer else None, identity_only, labels)
+
+    records: dict[str, StepRecord] = {}
+    broken: dict[str, str] = {}
+    for done, label in enumerate(labels):
+        if progress is not None:
+            progress(done, len(labels), label)
+        # The final weights are measured only as a step of the series; otherwise they serve comparison.
+        measured = not identity_only and any(revision.label == label for revision in chosen)
+        try:
+            records[label] = job.record(label, measured, store)
+        except CheckpointError as error:
+            broken[label] = str(error)
+        # Cycles inside a freed model keep its tensors until the collector runs.
+        gc.collect()
+    if not records:
+        raise CheckpointError(
+            f"{place.name}: none of {len(labels)} checkpoints can be read; {broken[labels[0]]}"
+        )
+
+    known = {
+        revision.label: Known(revision.label, revision.step, records[revision.label].identity)
+        for revision in [*chosen, final]
+        if revision.label in records
+    }
+    verdicts = judge(
+        [known[revision.label] for revision in chosen if revision.label in known],
+        known.get(final.label),
+        last_label=listing.revisions[-1].label,
+    )
+    gaps = dict.fromkeys(absent, "asked for, but there is no such revision")
+    gaps |= dict.fromkeys(_inferred(choice, listing), "missing by the spacing of the others")
+    rows = chosen if final in chosen else [*chosen, final]
+    table = build_table(rows, gaps, records, broken, verdicts, final.label)
+    if store is not None:
+        write_table(store.table_path, table)
+    if progress is not None:
+        progress(len(labels), len(labels), "done")
+    return SeriesAnalysis(
+        source=place.name,
+        config=config,
+        table=table,
+        summary=_summary(place, listing, table, records, config, len(texts), identity_only),
+        examples={label: record.examples for label, record in records.items() if record.examples},
+        folder=store.folder if store is not None else None,
+    )
+
+
+def settings_hash(source: Source, config: SeriesConfig, prompts: Prompts) -> str:
+    """Eight digits that stand for an analysis: same source, settings and prompts, same digits."""
+    import hashlib
+
+    text = _settings(source, config, _prompts(prompts, config))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+class _Job:
+    """What it takes to turn one checkpoint into a record."""
+
+    def __init__(
+        self,
+        place: Source,
+        config: SeriesConfig,
+        prompts: Sequence[Any],
+        tokenizer: Path | None,
+        identity_only: bool,
+        labels: Sequence[str],
+    ) -> None:
+        from mechplateau.llm.loading import torch_device
+
+        torch_device(config.device)
+        self.place, self.config, self.prompts = place, config, prompts
+        self.tokenizer_folder, self.labels = tokenizer, labels
+        self.tokenizer: PreTrainedTokenizerBase | None = None
+        self.ids: list[list[int]] | None = None
+        if not identity_only:
+            self._tokenize()
+
+    def record(self, label: str, measured: bool, store: Store | None) -> StepRecord:
+        """The stored record of a checkpoint, or a new one, stored.
+
+        Raises:
+            CheckpointError: the checkpoint cannot be had, read or run.
+        """
+        version = self.place.version(label)
+        stored = store.load(label, version) if store is not None else None
+        if stored is not None and (stored.measures is not None or not measured):
+            return stored
+        record = self._new(label, version, measured)
+        if store is not None:
+            store.save(label, record)
+        return record
+
+    def _new(self, label: str, version: str, measured: bool) -> StepRecord:
+        from mechplateau.llm.generation import generate
+        from mechplateau.llm.identity import identify
+        from mechplateau.llm.loading import end_of_text, load_model
+        from mechplateau.llm.measure import measure
+        from mechplateau.llm.weights import read_weights
+
+        folder = self.place.fetch(label)
+        state = read_weights(folder)
+        identity = identify(state)
+        if identity.nonfinite:
+            raise CheckpointError(f"{folder}: infinite or NaN weights in {', '.join(identity.nonfinite[:3])}")
+        if not measured or self.ids is None:
+            return StepRecord(version, identity, None)
+        config = self.config
+        model = load_model(folder, state, dtype=config.dtype, device=config.device)
+        del state
+        suppressed = end_of_text(model, self.tokenizer)
+        generation = generate(
+            model,
+            self.ids,
+            n_tokens=config.n_tokens,
+            suppress=suppressed,
+            batch_size=config.batch_size,
+            temperature=config.temperature,
+            seed=config.seed,
+        )
+        examples = [
+            self._example(i, generation.tokens[i].tolist()) for i in range(min(N_EXAMPLES, len(self.ids)))
+        ]
+        return StepRecord(version, identity, measure(generation), tuple(examples), tuple(suppressed))
+
+    def _example(self, i: int, tokens: list[int]) -> Example:
+        if self.tokenizer is None:
+            return Example(" ".join(map(str, self.prompts[i])), tuple(map(str, tokens)))
+        return Example(str(self.prompts[i]), tuple(self.tokenizer.decode([token]) for token in tokens))
+
+    def _tokenize(self) -> None:
+        from mechplateau.llm.loading import load_tokenizer
+
+        if not isinstance(self.prompts[0], str):
+            self.ids = [[int(token) for token in prompt] for prompt in self.prompts]
+            return
+        folder = self.tokenizer_folder or self._find_tokenizer()
+        if folder is None:
+            raise ConfigError(
+                f"{self.place.name}: no tokenizer with the checkpoints or beside them; point to a folder that "
+                "has one (--tokenizer), or check the checkpoints alone (--identity-only)"
+            )
+        self.tokenizer = load_tokenizer(folder)
+        self.ids = self.tokenizer(list(self.prompts))["input_ids"]
+
+    def _find_tokenizer(self) -> Path | None:
+        for label in self.labels:
+            try:
+                folder = self.place.tokenizer_folder(label)
+            except CheckpointError:
+                continue
+            if folder is not None:
+                return folder
+        return None
+
+
+def _prompts(prompts: Prompts, config: SeriesConfig) -> Sequence[Any]:
+    given: Sequence[Any] = load_prompts(prompts) if isinstance(prompts, str) else prompts
+    return choose(given, config.n_prompts, config.prompt_seed)
+
+
+def _settings(place: Source, config: SeriesConfig, prompts: Sequence[Any]) -> str:
+    """All that determines the numbers, as YAML; the batch size does not."""
+    import hashlib
+    import json
+
+    import yaml
+
+    data = config.data()
+    del data["batch_size"]
+    digest = hashlib.sha256(json.dumps(list(prompts)).encode()).hexdigest()
+    return yaml.safe_dump({"source": place.name, **data, "prompts_sha256": digest}, sort_keys=False)
+
+
+def _inferred(choice: StepChoice, listing: Listing) -> list[int]:
+    """Steps missing from the series by its own spacing, where the choice covers them."""
+    steps = [revision.step for revision in listing.revisions if revision.step is not None]
+    return [
+        step
+        for step in missing_steps(steps)
+        if choice.everything or any(first <= step <= last for first, last in choice.ranges)
+    ]
+
+
+def _span(revisions: Iterable[Revision]) -> str:
+    steps = [revision.step for revision in revisions if revision.step is not None]
+    return f"{len(steps)} from step {min(steps)} to step {max(steps)}"
+
+
+def _summary(
+    place: Source,
+    listing: Listing,
+    table: pd.DataFrame,
+    records: Mapping[str, StepRecord],
+    config: SeriesConfig,
+    n_prompts: int,
+    identity_only: bool,
+) -> tuple[str, ...]:
+    doubtful = int(table["doubtful"].sum())
+    absent = int(table["verdict"].isin(["missing", "broken"]).sum())
+    known = int((table["step"].notna() & table["hash"].notna()).sum())
+    sentences = [
+        f"{known} checkpoints read, {known - doubtful} of them with nothing speaking against their names, "
+        f"{doubtful} doubtful; {absent} missing or broken."
+    ]
+    if not identity_only:
+        how = (
+            "greedy"
+            if config.temperature is None
+            else f"sampled at temperature {config.temperature:g}, seed {config.seed}"
+        )
+        suppressed = sorted({i for record in records.values() for i in record.suppressed})
+        sentences.append(
+            f"{config.n_tokens} tokens after each of {n_prompts} prompts, {how}, in {config.dtype}; "
+            f"ruled out: {'token ' + ', '.join(map(str, suppressed)) if suppressed else 'nothing'}."
+        )
+    if place.notice:
+        sentences.append(place.notice + ".")
+    if listing.left_out:
+        sentences.append(
+            f"Left out: {len(listing.left_out)} revisions of other stages, whose steps count anew."
+        )
+    return tuple(sentences)
+
+
+__all__ = ["SeriesAnalysis", "analyze_series", "settings_hash"]

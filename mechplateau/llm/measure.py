@@ -1,0 +1,44 @@
+"""The numbers of figure 8 for one checkpoint.
+
+Over n new tokens after each prompt, with h the states at the n positions that predict them:
+
+    cos_{location}  mean over prompts, then over all pairs i > j of positions, of cos(h_i, h_j)
+    repetition      mean over prompts and adjacent new tokens of [y_i = y_{i+1}]
+    entropy         mean over prompts of the entropy (nats) of the new tokens' empirical distribution
+    loss            mean cross-entropy (nats) of the prompts' own tokens
+
+Locations: `final` (after the final norm, the paper's), `embed` (input of the first block), `layer_0` …
+    (output
+of each block). What is undefined (no prompt with two tokens, states that overflow) is None.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from mechplateau.llm.generation import Generation
+from mechplateau.metrics.entropy import sequence_entropy
+from mechplateau.metrics.repetition import repetition_frequency
+from mechplateau.metrics.similarity import cosine_matrix, mean_cosine
+
+
+def measure(generation: Generation) -> dict[str, float | None]:
+    """The numbers by their column names."""
+    n_tokens = generation.tokens.shape[1]
+    pairs = torch.ones(n_tokens, n_tokens, dtype=torch.bool)
+    # Entropy asks only which tokens are equal: numbered anew, they need no table as wide as the vocabulary.
+    vocabulary, numbered = generation.tokens.unique(return_inverse=True)
+    values = {
+        "loss": generation.loss,
+        "repetition": repetition_frequency(generation.tokens),
+        "entropy": sequence_entropy(numbered, len(vocabulary)),
+        **{f"cos_{name}": mean_cosine(cosine_matrix(h), pairs) for name, h in generation.hidden.items()},
+    }
+    return {name: _defined(value) for name, value in values.items()}
+
+
+def _defined(value: Tensor | float | None) -> float | None:
+    return float(value) if value is not None and math.isfinite(value) else None

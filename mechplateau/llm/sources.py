@@ -1,0 +1,271 @@
+"""Where a series of checkpoints comes from: a local folder of folders, or a repository of the hub.
+
+Both list what is there under the names it has, and hand out one checkpoint folder at a time. The hub is asked
+when a listing or a checkpoint is wanted, never at import, and not at all under HF_HUB_OFFLINE: then (and when
+it cannot be reached) the local cache of an earlier download is the series.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from mechplateau.errors import CheckpointError, ConfigError
+from mechplateau.llm.loading import has_tokenizer
+from mechplateau.llm.revisions import Listing, StepChoice, arrange
+from mechplateau.llm.weights import stamp
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A published series and the steps the paper looks at."""
+
+    repository: str
+    steps: str
+
+
+_PYTHIA_STEPS = "0,1,2,4,8,16,32,64,128,256,512,1000,2000,4000,8000,10000"
+PRESETS = {
+    **{
+        f"pythia-{size}": Preset(f"EleutherAI/pythia-{size}", _PYTHIA_STEPS)
+        for size in ("14m", "31m", "70m", "160m", "410m", "1b", "1.4b", "2.8b")
+    },
+    "olmo2-7b": Preset("allenai/OLMo-2-1124-7B", "150,600"),
+}
+"""Short names of published series."""
+
+_SMALL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer*",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+)
+
+_SAFETENSORS = ("*.safetensors", "*.safetensors.index.json")
+_PICKLED = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+
+
+class Source(Protocol):
+    """A place that keeps a series."""
+
+    @property
+    def name(self) -> str:
+        """What to call the series: a folder's path or a repository's name."""
+
+    @property
+    def notice(self) -> str | None:
+        """What the user should know about the listing, if anything (that it is the cache's, say)."""
+
+    def listing(self, stage: int | None = None) -> Listing:
+        """The revisions there are."""
+
+    def version(self, label: str) -> str:
+        """A string that changes when the content under a name changes."""
+
+    def fetch(self, label: str) -> Path:
+        """A local checkpoint folder of one revision, downloaded if need be."""
+
+    def tokenizer_folder(self, label: str) -> Path | None:
+        """A folder with the tokenizer, given a label that can be fetched; None if there is none."""
+
+
+def open_source(text: str) -> tuple[Source, StepChoice | None]:
+    """The source that a command-line argument names, and the steps looked at by default (None: no
+    preference).
+
+    Args:
+        text: a preset (`pythia-14m`), a folder, or a repository of the hub (`owner/name`).
+
+    Raises:
+        ConfigError: none of these.
+    """
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return FolderSource(path.resolve()), StepChoice(everything=True)
+    if text in PRESETS:
+        return HubSource(PRESETS[text].repository), StepChoice.parse(PRESETS[text].steps)
+    parts = text.split("/")
+    if len(parts) == 2 and all(part and not part.startswith((".", "~")) for part in parts):
+        return HubSource(text), None
+    raise ConfigError(
+        f"{text!r}: expected a folder of checkpoint folders, a repository of the hub (owner/name), or one of "
+        f"{', '.join(PRESETS)}"
+    )
+
+
+@dataclass(frozen=True)
+class FolderSource:
+    """A local folder with one Hugging Face checkpoint folder a step."""
+
+    path: Path
+    notice: None = None
+
+    @property
+    def name(self) -> str:
+        """The folder's path."""
+        return str(self.path)
+
+    def listing(self, stage: int | None = None) -> Listing:
+        """The subfolders whose names describe steps, whatever they hold.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        listing = arrange(
+            [p.name for p in self.path.iterdir() if p.is_dir()], stage=stage, source=str(self.path)
+        )
+        if not listing.revisions:
+            hint = " (this is a single checkpoint: give the folder above it)" if self._is_checkpoint() else ""
+            raise CheckpointError(
+                f"{self.path}: expected folders named by their steps, such as step0, step512 or "
+                f"stage1-step150-tokens1B; found none{hint}"
+            )
+        return listing
+
+    def version(self, label: str) -> str:
+        """Names, sizes and times of the checkpoint's files.
+
+        Raises:
+            CheckpointError: the checkpoint has no weights.
+        """
+        return json.dumps(stamp(self.path / label))
+
+    def fetch(self, label: str) -> Path:
+        """The checkpoint's folder."""
+        return self.path / label
+
+    def tokenizer_folder(self, label: str) -> Path | None:
+        """The checkpoint's own tokenizer, or one that lies beside the checkpoints."""
+        return next((folder for folder in (self.path / label, self.path) if has_tokenizer(folder)), None)
+
+    def _is_checkpoint(self) -> bool:
+        return (self.path / "config.json").is_file()
+
+
+class HubSource:
+    """A repository of the Hugging Face hub with one branch or tag a step."""
+
+    def __init__(self, repository: str) -> None:
+        self.name = repository
+        self.notice: str | None = None
+        self._commits: dict[str, str] = {}
+
+    def listing(self, stage: int | None = None) -> Listing:
+        """The branches and tags of the repository, or of its cached copy where the hub cannot be reached.
+
+        Raises:
+            CheckpointError: no network (or HF_HUB_OFFLINE) and nothing in the cache, no such repository, or
+                no revision named by a step.
+        """
+        from huggingface_hub import HfApi, constants
+
+        if constants.is_offline_mode():
+            self._list_cache("HF_HUB_OFFLINE is set")
+        else:
+            try:
+                refs = HfApi().list_repo_refs(self.name)
+            except _unreachable() as error:
+                if (status := _status(error)) in (401, 403, 404):
+                    raise CheckpointError(
+                        f"{self.name}: the hub has no such repository, or not for you (HTTP {status}); check the "
+                        "name or log in with `hf auth login`"
+                    ) from None
+                self._list_cache(f"the hub cannot be reached ({_reason(error)})")
+            else:
+                self._commits = {ref.name: ref.target_commit for ref in [*refs.tags, *refs.branches]}
+        listing = arrange(self._commits, stage=stage, source=self.name)
+        if not listing.revisions:
+            raise CheckpointError(
+                f"{self.name}: has no revision named by a step; found {', '.join(self._commits) or 'none'}"
+            )
+        return listing
+
+    def version(self, label: str) -> str:
+        """The commit the name points to."""
+        return self._commits[label]
+
+    def fetch(self, label: str) -> Path:
+        """Download one revision into the hub's cache (or find it there).
+
+        Safetensors files are taken where there are any, pickled ones only where there are none.
+
+        Raises:
+            CheckpointError: the revision cannot be had whole.
+        """
+        from huggingface_hub import HfApi, constants, snapshot_download
+
+        commit = self._commits[label]
+        try:
+            if constants.is_offline_mode() or self.notice is not None:
+                # Which files there are is only known to the hub: take what the cache has.
+                return Path(snapshot_download(self.name, revision=commit, local_files_only=True))
+            names = HfApi().list_repo_files(self.name, revision=commit)
+            safe = any(name.endswith(".safetensors") for name in names)
+            wanted = [*_SMALL_FILES, *(_SAFETENSORS if safe else _PICKLED)]
+            # By name, so that the cache knows the name too and can be listed without a network.
+            folder = Path(snapshot_download(self.name, revision=label, allow_patterns=wanted))
+        except _unreachable() as error:
+            raise CheckpointError(f"{self.name}, {label}: cannot be downloaded ({_reason(error)})") from None
+        if folder.name != commit:
+            raise CheckpointError(
+                f"{self.name}, {label}: changed on the hub from commit {commit[:12]} to {folder.name[:12]} since "
+                "it was listed; run again"
+            )
+        return folder
+
+    def tokenizer_folder(self, label: str) -> Path | None:
+        """The revision's own tokenizer, else that of the published weights."""
+        folder = self.fetch(label)
+        if has_tokenizer(folder):
+            return folder
+        if "main" in self._commits and has_tokenizer(published := self.fetch("main")):
+            return published
+        return None
+
+    def _list_cache(self, why: str) -> None:
+        from huggingface_hub import CacheNotFound, scan_cache_dir
+
+        try:
+            repositories = scan_cache_dir().repos
+        except CacheNotFound:
+            repositories = frozenset()
+        self._commits = {
+            ref: revision.commit_hash
+            for repository in repositories
+            if repository.repo_type == "model" and repository.repo_id == self.name
+            for revision in repository.revisions
+            for ref in revision.refs
+        }
+        if not self._commits:
+            raise CheckpointError(
+                f"{self.name}: {why} and no copy is in the cache; where there is a network, download each "
+                f"revision's config.json, tokenizer and *.safetensors (`hf download {self.name} --revision step512 "
+                "--local-dir SERIES/step512`), then give SERIES, the folder of these folders, in place of the name"
+            )
+        self.notice = (
+            f"{self.name}: {why}; only the {len(self._commits)} revisions in the local cache are listed"
+        )
+
+
+def _unreachable() -> tuple[type[BaseException], ...]:
+    """What huggingface_hub raises when something cannot be had: its own errors and its transport's."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    # Its HTTP error derives from that of its transport, whose module changed its name between releases.
+    return (
+        OSError,
+        *(base for base in HfHubHTTPError.__mro__ if base.__module__.partition(".")[0].startswith("httpx")),
+    )
+
+
+def _status(error: BaseException) -> int | None:
+    return getattr(getattr(error, "response", None), "status_code", None)
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,114 @@
+"""Finished steps of an analysis on disk, so that a killed one goes on with the next step.
+
+    settings.yaml                what was measured, and of what
+    steps/step512.safetensors    one checkpoint: its sketch as tensors, the rest as JSON in the header
+    series.parquet               the table, one row a step
+    figure.svg, page.html        what was drawn of it
+
+Each file is written under a temporary name, synced and renamed: a step is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mechplateau.errors import RunError
+from mechplateau.llm.identity import Identity
+from mechplateau.runs.files import write_atomic, write_text
+
+_HEADER = "mechplateau"
+
+
+@dataclass(frozen=True)
+class Example:
+    """A prompt and what one checkpoint wrote after it, token by token."""
+
+    prompt: str
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """Everything kept of one checkpoint."""
+
+    version: str
+    """The source's version string of the checkpoint: another one makes the record void."""
+    identity: Identity
+    measures: Mapping[str, float | None] | None
+    """Values by column; None where only the identity was wanted."""
+    examples: tuple[Example, ...] = ()
+    suppressed: tuple[int, ...] = ()
+    """Ids that were never generated."""
+
+
+class Store:
+    """The folder of one analysis."""
+
+    def __init__(self, folder: Path, settings: str) -> None:
+        """Open or begin a folder.
+
+        Args:
+            folder: where; made if missing.
+            settings: YAML text of all that determines the numbers.
+
+        Raises:
+            RunError: the folder holds an analysis with other settings.
+        """
+        self.folder = folder
+        path = folder / "settings.yaml"
+        if path.is_file() and path.read_text(encoding="utf-8") != settings:
+            raise RunError(
+                f"{folder}: holds an analysis with other settings; choose another folder or delete it"
+            )
+        if not path.is_file():
+            write_text(path, settings)
+
+    @property
+    def table_path(self) -> Path:
+        """The table, one row a step."""
+        return self.folder / "series.parquet"
+
+    def load(self, label: str, version: str) -> StepRecord | None:
+        """The record of a step, if it is there and of this version."""
+        from safetensors import SafetensorError, safe_open
+
+        path = self._path(label)
+        if not path.is_file():
+            return None
+        try:
+            with safe_open(path, framework="pt") as file:
+                data = json.loads(file.metadata()[_HEADER])
+                if data["version"] != version:
+                    return None
+                sketch = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
+            raise RunError(f"{path}: damaged ({error}); delete it and give the same command again") from None
+        return StepRecord(
+            version=version,
+            identity=Identity.from_record(data["tensors"], sketch),
+            measures=data["measures"],
+            examples=tuple(Example(e["prompt"], tuple(e["tokens"])) for e in data["examples"]),
+            suppressed=tuple(data["suppressed"]),
+        )
+
+    def save(self, label: str, record: StepRecord) -> None:
+        """Keep a finished step."""
+        from safetensors.torch import save_file
+
+        data: dict[str, Any] = {
+            "version": record.version,
+            "tensors": record.identity.record(),
+            "measures": dict(record.measures) if record.measures is not None else None,
+            "examples": [{"prompt": e.prompt, "tokens": list(e.tokens)} for e in record.examples],
+            "suppressed": list(record.suppressed),
+        }
+        metadata = {_HEADER: json.dumps(data, allow_nan=False)}
+        sketch = dict(record.identity.sketch)
+        write_atomic(self._path(label), lambda temporary: save_file(sketch, temporary, metadata))
+
+    def _path(self, label: str) -> Path:
+        return self.folder / "steps" / f"{label}.safetensors"

@@ -161,13 +161,11 @@ def demo(runs_dir: RunsDir = Path("runs"), device: Device = "cpu", threads: Thre
 
 def main() -> NoReturn:
     """Entry point: a user's mistake is one line on standard error and exit code 2."""
-    from click.exceptions import Abort
-
     try:
         app()
     except UserError as error:
         _fail(str(error), 2)
-    except (KeyboardInterrupt, Abort):
+    except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", 130)
     except BrokenPipeError:
         sys.stderr.close()

@@ -10,7 +10,6 @@ import torch
 
 from mechplateau import views
 from mechplateau.errors import CheckpointError
-from mechplateau.models import generate
 from mechplateau.runs import Run, load_run
 from mechplateau.runs.phases import Phases
 
@@ -86,6 +85,8 @@ def _checkpoints(run: Run) -> tuple[views.CheckpointView, ...]:
 
 
 def _samples(run: Run, step: int, tokens: torch.Tensor) -> tuple[views.SampleView, ...]:
+    from mechplateau.models import generate  # TransformerLens: seconds, which a short table need not wait for
+
     task, labels = run.task, run.task.token_labels
     with torch.no_grad():
         predicted = generate(run.model(step), tokens[:, : task.prompt_length], task.n_outputs)

@@ -126,12 +126,12 @@ class RunWriter:
         """Note that the run was stopped at `step`, which has been saved."""
         self._set_state("interrupted", step)
 
-    def finish(self) -> None:
-        """Compact the table, note the end, and delete what was kept to go on from."""
+    def finish(self, environment: Mapping[str, Any]) -> None:
+        """Compact the table, note the end and what was used, and delete what was kept to go on from."""
         table.compact(self.layout.metrics, self._rows)
         record = read_json(self.layout.environment)
         if record.get("sessions"):
-            record["sessions"][-1]["finished"] = _now()
+            record["sessions"][-1] |= {**environment, "finished": _now()}
             write_text(self.layout.environment, _json(record))
         self._set_state("finished", self.config.training.steps)
         self.finished = True

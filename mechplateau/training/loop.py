@@ -118,7 +118,7 @@ class _Trainer:
                 self.step += 1
                 self._intervene()
                 self._after_step(listeners)
-        self.writer.finish()
+        self.writer.finish(describe_environment(self.device))
 
     def _after_step(self, listeners: Sequence[Listener]) -> None:
         row = None

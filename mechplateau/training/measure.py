@@ -24,6 +24,7 @@ apm and cos are of the training batch, and accuracy, repetition, entropy of 64 f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -127,7 +128,10 @@ class Measurer:
             values |= self._generation_values(self._generate(model, fresh), self._outputs(fresh))
         defined = {name: value for name, value in values.items() if value is not None}
         numbers = torch.stack([value.double() for value in defined.values()]).tolist()
-        row: dict[str, float | int | None] = dict(zip(defined, numbers, strict=True))
+        # A number that is not finite (a diverged loss, say) is undefined: null, as in every other place.
+        row: dict[str, float | int | None] = {
+            name: number for name, number in zip(defined, numbers, strict=True) if math.isfinite(number)
+        }
         row |= {"step": step, "apm_zero_count": int(row["apm_zero_count"] or 0)}
         return {column: row.get(column) for column in self.columns()}
 
@@ -181,7 +185,7 @@ class Measurer:
             values[tracked.column], _ = metrics.attention_progress(
                 record.row_mass, record.set_mass, rows, set=tracked.slot
             )
-            silent |= mk.zero_attention(record.row_mass, rows)
+            silent |= mk.zero_attention(record.row_mass, rows=rows)
         values["apm_zero_count"] = silent.sum()
         return values
 

@@ -1,0 +1,73 @@
+"""Pictures of runs: figures for papers, and pages for the browser that need no network.
+
+Views take plain arrays and tables (`RunView` and its parts); they never load a run and never see a model. Names are
+imported when first used, because matplotlib and plotly take their time.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mechplateau.views.curves import plot_curves
+    from mechplateau.views.data import (
+        CheckpointView,
+        ClaimView,
+        PlateauView,
+        RunView,
+        SampleView,
+        TargetView,
+        ViewError,
+    )
+    from mechplateau.views.maps import draw_map, plot_phases
+    from mechplateau.views.report import render_report, save_report
+    from mechplateau.views.summary import KeyNumbers, Peak, key_numbers, verdict
+
+_HOMES = {
+    "CheckpointView": "data",
+    "ClaimView": "data",
+    "KeyNumbers": "summary",
+    "Peak": "summary",
+    "PlateauView": "data",
+    "RunView": "data",
+    "SampleView": "data",
+    "TargetView": "data",
+    "ViewError": "data",
+    "draw_map": "maps",
+    "key_numbers": "summary",
+    "plot_curves": "curves",
+    "plot_phases": "maps",
+    "render_report": "report",
+    "save_report": "report",
+    "verdict": "summary",
+}
+
+__all__ = [
+    "CheckpointView",
+    "ClaimView",
+    "KeyNumbers",
+    "Peak",
+    "PlateauView",
+    "RunView",
+    "SampleView",
+    "TargetView",
+    "ViewError",
+    "draw_map",
+    "key_numbers",
+    "plot_curves",
+    "plot_phases",
+    "render_report",
+    "save_report",
+    "verdict",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

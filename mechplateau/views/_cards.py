@@ -1,0 +1,118 @@
+"""The numbers at the top of a report, as text: cards for one run, rows for several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechplateau.views.columns import panels, series
+from mechplateau.views.summary import KeyNumbers, Peak, key_numbers
+
+if TYPE_CHECKING:
+    from mechplateau.views.data import RunView
+
+# The small curve of a card: a box of this size in its own units, with this many points.
+_SPARK_WIDTH, _SPARK_HEIGHT, _SPARK_POINTS = 100.0, 28.0, 80
+
+
+def summary_cards(view: RunView) -> list[dict[str, Any]]:
+    """Label, number, detail and small curve of each card; the key names its color."""
+    numbers = key_numbers(view)
+    several = {panel.key for panel in panels(view.metrics) if len(panel.lines) > 1}
+    which_cos = f" ({numbers.cos_label})" if "cos" in several else ""
+    which_apm = f" ({numbers.apm_label})" if "apm" in several else ""
+    onset = "no plateau found" if numbers.onset is None else f"plateau from step {numbers.onset}"
+    apm = (numbers.apm_start, numbers.apm_drop, numbers.apm_end)
+    # Without a drop there is no middle value to show.
+    shown = [value for i, value in enumerate(apm) if i != 1 or numbers.drop is not None]
+    route = "start → drop → end" if numbers.drop is not None else "start → end"
+    cards = [
+        ("loss", "Drop", number(numbers.drop), "step", onset),
+        ("cos", "Peak COS", *_peak_texts(numbers.peak_cos), f"representation collapse{which_cos}"),
+        ("repetition", "Peak ρ", *_peak_texts(numbers.peak_repetition), "repeated outputs"),
+        ("apm", "APM", " → ".join(map(number, shown)), "", f"attention progress, {route}{which_apm}"),
+        (
+            "accuracy",
+            "Final accuracy",
+            number(numbers.final_accuracy),
+            "",
+            f"final loss {number(numbers.final_loss)}",
+        ),
+    ]
+    return [
+        {
+            "key": key,
+            "label": label,
+            "value": value,
+            "unit": unit,
+            "detail": detail,
+            "wide": key == "apm",
+            "spark": _spark(view, key),
+        }
+        for key, label, value, unit, detail in cards
+    ]
+
+
+def comparison_rows(numbers: Sequence[KeyNumbers]) -> list[tuple[str, list[str]]]:
+    """The key numbers of several runs side by side: a row a number, a text a run."""
+    return [
+        ("Drop (step)", [number(n.drop) for n in numbers]),
+        ("Plateau from (step)", [number(n.onset) for n in numbers]),
+        ("Plateau level (nats)", [number(n.plateau_level) for n in numbers]),
+        ("Peak COS", [_peak_text(n.peak_cos) for n in numbers]),
+        ("Peak ρ", [_peak_text(n.peak_repetition) for n in numbers]),
+        ("APM at start", [number(n.apm_start) for n in numbers]),
+        ("APM at the drop", [number(n.apm_drop) for n in numbers]),
+        ("APM at end", [number(n.apm_end) for n in numbers]),
+        ("Final accuracy", [number(n.final_accuracy) for n in numbers]),
+        ("Final loss (nats)", [number(n.final_loss) for n in numbers]),
+    ]
+
+
+def number(value: float | None) -> str:
+    """A step as it is, a measure at three decimals, a dash where undefined."""
+    if value is None:
+        return "–"
+    return str(value) if isinstance(value, int) else f"{value:.3f}"
+
+
+def _peak_texts(peak: Peak | None) -> tuple[str, str]:
+    return ("–", "") if peak is None else (number(peak.value), f"at step {peak.step}")
+
+
+def _peak_text(peak: Peak | None) -> str:
+    return " ".join(part for part in _peak_texts(peak) if part)
+
+
+def _spark(view: RunView, key: str) -> dict[str, Any] | None:
+    """An SVG path of the panel's main curve and the plateau's span, in the small box's units."""
+    column = next((p.lines[0].column for p in panels(view.metrics) if p.key == key and p.lines), None)
+    if column is None:
+        return None
+    stride = max(1, len(view.metrics) // _SPARK_POINTS)
+    steps = series(view.metrics, "step")[::stride]
+    values = series(view.metrics, column)[::stride]
+    if not np.isfinite(values).any() or steps[-1] == steps[0]:
+        return None
+    low, high = np.nanmin(values), np.nanmax(values)
+    first, last = steps[0], steps[-1]
+
+    def x_of(step: float) -> float:
+        return float(np.clip((step - first) / (last - first), 0, 1) * _SPARK_WIDTH)
+
+    path, pen_down = [], False
+    for step, value in zip(steps, values, strict=True):
+        if not np.isfinite(value):
+            pen_down = False
+            continue
+        y = _SPARK_HEIGHT - 2 - (_SPARK_HEIGHT - 4) * (value - low) / ((high - low) or 1.0)
+        path.append(f"{'L' if pen_down else 'M'}{x_of(step):.1f} {y:.1f}")
+        pen_down = True
+    plateau = view.plateau
+    band = None
+    if plateau is not None and plateau.found and plateau.onset is not None and plateau.drop is not None:
+        left, right = x_of(plateau.onset), x_of(plateau.drop)
+        band = {"x": f"{left:.1f}", "width": f"{right - left:.1f}"}
+    return {"path": "".join(path), "band": band}

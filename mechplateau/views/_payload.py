@@ -1,0 +1,173 @@
+"""The data of a report, as plain JSON that its script draws from.
+
+Every map is sent once, as float32 in base64, not as one chart per step: 21 checkpoints of a 32 × 32 map take 115 kB.
+Curves of very long runs are thinned to what a screen can show.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mechplateau.views.columns import Panel, output_maps, panels, series
+from mechplateau.views.maps import symmetric_limit
+from mechplateau.views.outline import outline
+from mechplateau.views.text import visible_token
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mechplateau.views.data import CheckpointView, RunView
+
+# A chart is at most some 1200 pixels wide; more rows than this only make the file larger.
+MAX_ROWS = 2000
+
+# The measures that belong on one chart together: the loss, and what lies between 0 and 1.
+GLANCE = ("loss", "accuracy", "cos", "apm", "repetition")
+
+
+def curves_payload(view: RunView, shown: Sequence[Panel]) -> dict[str, Any]:
+    """Steps and the columns of the panels, numbers at 6 digits, null where undefined."""
+    stride = row_stride(view)
+    columns = {line.column for panel in shown for line in panel.lines}
+    columns |= {column for panel in shown for column in panel.outputs}
+    columns |= {column for picture in output_maps(view.metrics) for column in picture.columns}
+    steps = [int(step) for step in view.metrics["step"].iloc[::stride]]
+    return {
+        "steps": steps,
+        "columns": {
+            column: _numbers(series(view.metrics, column)[::stride])
+            for column in sorted(columns)
+            if column in view.metrics.columns
+        },
+    }
+
+
+def row_stride(view: RunView) -> int:
+    """Every how manieth evaluation is sent."""
+    return max(1, -(-len(view.metrics) // MAX_ROWS))
+
+
+def panels_payload(shown: Sequence[Panel]) -> list[dict[str, Any]]:
+    """What the script needs to know of each panel."""
+    return [
+        {
+            "key": panel.key,
+            "title": panel.title,
+            "axis": panel.axis,
+            "unit": panel.unit,
+            "lines": [{"column": x.column, "label": x.label, "role": x.role} for x in panel.lines],
+            "outputs": list(panel.outputs),
+        }
+        for panel in shown
+    ]
+
+
+def plateau_payload(view: RunView) -> dict[str, int | None] | None:
+    """Onset and drop, where a plateau was found."""
+    plateau = view.plateau
+    if plateau is None or not plateau.found:
+        return None
+    return {"onset": plateau.onset, "drop": plateau.drop}
+
+
+def report_payload(view: RunView) -> dict[str, Any]:
+    """Everything the page of one run draws."""
+    shown = panels(view.metrics)
+    return {
+        "curves": curves_payload(view, shown),
+        "panels": panels_payload(shown),
+        "glance": [panel.key for panel in shown if panel.key in GLANCE and panel.lines],
+        "outputMaps": [
+            {
+                "key": picture.key,
+                "title": picture.title,
+                "columns": list(picture.columns),
+                "positions": list(picture.positions),
+                "limits": picture.limits,
+            }
+            for picture in output_maps(view.metrics)
+        ],
+        "plateau": plateau_payload(view),
+        "phases": view.phase_steps(),
+        "checkpoints": [_checkpoint(view, checkpoint) for checkpoint in view.checkpoints],
+        "layers": _layers(view),
+        "cosine": _cosine(view),
+        "outputStart": min(view.output_rows, default=None),
+        "targets": [
+            {"name": target.name, "layer": target.layer, "segments": outline(target.mask)}
+            for target in view.targets
+        ],
+    }
+
+
+def comparison_payload(views: Sequence[RunView]) -> dict[str, Any]:
+    """Everything the page of several runs draws: the panels any of them has, and each run's curves."""
+    shown: dict[str, Panel] = {}
+    for view in views:
+        for panel in panels(view.metrics):
+            shown.setdefault(panel.key, panel)
+    return {
+        "panels": panels_payload(tuple(shown.values())),
+        "runs": [
+            {
+                "title": visible_token(view.title),
+                "curves": curves_payload(view, tuple(shown.values())),
+                "plateau": plateau_payload(view),
+            }
+            for view in views
+        ],
+    }
+
+
+def _checkpoint(view: RunView, checkpoint: CheckpointView) -> dict[str, Any]:
+    phase = view.plateau.phase_of(checkpoint.step) if view.plateau and view.plateau.found else None
+    return {
+        "step": checkpoint.step,
+        "phase": phase,
+        "samples": [
+            {
+                # Compared here, before marks are added, so that "right" is about the tokens themselves.
+                "right": [t == p for t, p in zip(sample.target, sample.predicted, strict=True)],
+                "prompt": [visible_token(token) for token in sample.prompt],
+                "target": [visible_token(token) for token in sample.target],
+                "predicted": [visible_token(token) for token in sample.predicted],
+            }
+            for sample in checkpoint.samples
+        ],
+    }
+
+
+def _layers(view: RunView) -> list[dict[str, Any]]:
+    """One entry a layer: the maps of all checkpoints `[checkpoint, head, query, key]` and their common limit."""
+    if not view.checkpoints:
+        return []
+    layers = []
+    for index in range(len(view.checkpoints[0].pattern)):
+        maps = np.stack([checkpoint.pattern[index] for checkpoint in view.checkpoints])
+        layers.append({"shape": maps.shape[1:], "limit": symmetric_limit([maps]), "data": _floats(maps)})
+    return layers
+
+
+def _cosine(view: RunView) -> dict[str, Any] | None:
+    """The COS matrices of all checkpoints `[checkpoint, n_outputs, n_outputs]`; `present` says which exist."""
+    known = [c.cosine for c in view.checkpoints if c.cosine is not None]
+    if not known:
+        return None
+    blank = np.full_like(known[0], np.nan)
+    matrices = [blank if c.cosine is None else c.cosine for c in view.checkpoints]
+    return {
+        "n": known[0].shape[0],
+        "present": [c.cosine is not None for c in view.checkpoints],
+        "data": _floats(np.stack(matrices)),
+    }
+
+
+def _floats(values: np.ndarray) -> str:
+    return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode("ascii")
+
+
+def _numbers(values: np.ndarray) -> list[float | None]:
+    return [float(f"{value:.6g}") if np.isfinite(value) else None for value in values.tolist()]

@@ -1,0 +1,208 @@
+"""Which columns of the metrics table make up which picture, and what they are called there.
+
+The paper's figures and the report draw the same panels; a column that a run lacks is left out, and so is a panel
+none of whose columns hold a number.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# main: the measure itself; data: what the data would give; other: a further main line of the same panel.
+Role = Literal["main", "data", "other"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve: a column, its label for people, its role in the panel."""
+
+    column: str
+    label: str
+    role: Role = "main"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture of curves over the steps.
+
+    Attributes:
+        key: short name, also the name of the panel's color.
+        title: for people.
+        axis: what the vertical axis measures.
+        lines: the curves, main first.
+        outputs: columns of the single output positions, in their order, drawn thin behind the main line.
+        unit: whether the measure lies between 0 and 1.
+    """
+
+    key: str
+    title: str
+    axis: str
+    lines: tuple[Line, ...]
+    outputs: tuple[str, ...] = ()
+    unit: bool = False
+
+
+@dataclass(frozen=True)
+class OutputMap:
+    """One picture of output position × step.
+
+    Attributes:
+        key: short name, also the name of the color.
+        title: for people.
+        columns: one column an output position, by position.
+        positions: the output positions.
+        limits: value range of the color scale; None: from the data.
+    """
+
+    key: str
+    title: str
+    columns: tuple[str, ...]
+    positions: tuple[int, ...]
+    limits: tuple[float, float] | None
+
+
+def series(metrics: pd.DataFrame, column: str) -> np.ndarray:
+    """A column as float64 `[row]`, NaN where undefined or infinite (a loss that blew up has no place on an axis)."""
+    import pandas as pd
+
+    values = pd.to_numeric(metrics[column]).to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def defined(metrics: pd.DataFrame, column: str) -> bool:
+    """Whether the table has the column and a number in it."""
+    return column in metrics.columns and bool(np.isfinite(series(metrics, column)).any())
+
+
+def panels(metrics: pd.DataFrame) -> tuple[Panel, ...]:
+    """The panels that these metrics can fill, in the order they are shown."""
+    candidates = [
+        Panel("loss", "Loss", "cross-entropy (nats)", (Line("loss", "training loss"),)),
+        Panel(
+            "accuracy",
+            "Accuracy",
+            "fraction right",
+            (Line("accuracy", "mean over outputs"),),
+            outputs=by_output(metrics, "accuracy_out_")[0],
+            unit=True,
+        ),
+        Panel(
+            "cos",
+            "Collapse (COS)",
+            "cosine similarity",
+            tuple(
+                Line(c, location_label(c), "main" if i == 0 else "other")
+                for i, c in enumerate(cos_columns(metrics))
+            ),
+        ),
+        Panel(
+            "apm",
+            "Attention progress (APM)",
+            "share on Ω",
+            tuple(
+                Line(c, c.removeprefix("apm_"), "main" if i == 0 else "other")
+                for i, c in enumerate(apm_columns(metrics))
+            ),
+            unit=True,
+        ),
+        Panel(
+            "repetition",
+            "Repetition (ρ, α₁)",
+            "fraction of outputs",
+            (
+                Line("repetition", "ρ, model: equal to the one before"),
+                Line("repetition_data", "ρ, data", "data"),
+                *(
+                    Line(
+                        c,
+                        "α₁" + c.removeprefix("alpha_1").replace("_", " ") + ": equal to the first",
+                        "other",
+                    )
+                    for c in _matching(metrics, r"alpha_1.*")
+                ),
+            ),
+            unit=True,
+        ),
+        Panel(
+            "entropy",
+            "Sequence entropy",
+            "nats",
+            (Line("entropy", "model"), Line("entropy_data", "data", "data")),
+        ),
+        *(
+            Panel(
+                key,
+                title,
+                axis,
+                tuple(
+                    Line(c, location_label(c), "main" if i == 0 else "other")
+                    for i, c in enumerate(_matching(metrics, prefix + ".*"))
+                ),
+            )
+            for key, prefix, title, axis in (
+                ("norm", "norm_", "Hidden-state norm", "mean norm"),
+                ("rank", "stable_rank_", "Hidden-state rank", "stable rank"),
+            )
+        ),
+    ]
+    filled = (
+        Panel(
+            panel.key,
+            panel.title,
+            panel.axis,
+            tuple(line for line in panel.lines if defined(metrics, line.column)),
+            tuple(column for column in panel.outputs if defined(metrics, column)),
+            panel.unit,
+        )
+        for panel in candidates
+    )
+    return tuple(panel for panel in filled if panel.lines or panel.outputs)
+
+
+def output_maps(metrics: pd.DataFrame) -> tuple[OutputMap, ...]:
+    """The pictures of output position × step that these metrics can fill."""
+    candidates: list[tuple[str, str, str, tuple[float, float] | None]] = [
+        ("accuracy", "Accuracy of each output", "accuracy_out_", (0.0, 1.0)),
+        ("lossmap", "Loss of each output", "loss_out_", None),
+        ("cos", "COS of each output", "cos_out_", (-1.0, 1.0)),
+    ]
+    found = []
+    for key, title, prefix, limits in candidates:
+        columns, positions = by_output(metrics, prefix)
+        if any(defined(metrics, column) for column in columns):
+            found.append(OutputMap(key, title, columns, positions, limits))
+    return tuple(found)
+
+
+def by_output(metrics: pd.DataFrame, prefix: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The columns `{prefix}{r}` and their output positions r, by position (not by name: 2 before 10)."""
+    found = sorted((int(c.removeprefix(prefix)), c) for c in _matching(metrics, re.escape(prefix) + r"\d+"))
+    return tuple(column for _, column in found), tuple(position for position, _ in found)
+
+
+def cos_columns(metrics: pd.DataFrame) -> tuple[str, ...]:
+    """COS columns, the final hidden state's first."""
+    columns = [c for c in _matching(metrics, r"cos_.+") if not re.fullmatch(r"cos_out_\d+", c)]
+    return tuple(sorted(columns, key=lambda c: not c.startswith("cos_final")))
+
+
+def apm_columns(metrics: pd.DataFrame) -> tuple[str, ...]:
+    """Columns of the attention progress measure, one a target."""
+    return tuple(c for c in _matching(metrics, r"apm_.+") if c != "apm_zero_count")
+
+
+def location_label(column: str) -> str:
+    """`cos_L0_resid_post` → `layer 0 resid_post`; `cos_final` → `final`."""
+    location = re.sub(r"^(cos|norm|stable_rank)_", "", column)
+    return re.sub(r"^L(\d+)_", r"layer \1 ", location)
+
+
+def _matching(metrics: pd.DataFrame, pattern: str) -> list[str]:
+    return [c for c in map(str, metrics.columns) if re.fullmatch(pattern, c)]

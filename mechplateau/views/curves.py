@@ -1,0 +1,106 @@
+"""Training curves for papers: one panel a measure, the plateau shaded, the drop marked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mechplateau.views.columns import Panel, panels, series
+from mechplateau.views.data import ViewError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from mechplateau.views.data import PlateauView, RunView
+    from mechplateau.views.figure import PaperFigure
+
+_DASHES = ("-", "--", "-.", ":")
+
+
+def plot_curves(view: RunView, *, measures: tuple[str, ...] | None = None, columns: int = 3) -> PaperFigure:
+    """Draw a run's curves over its steps.
+
+    Args:
+        view: the run.
+        measures: keys of the panels to draw, in this order (`"loss"`, `"accuracy"`, `"cos"`, `"apm"`,
+            `"repetition"`, `"entropy"`, `"norm"`, `"rank"`); None: all that the run has.
+        columns: panels side by side.
+
+    Returns:
+        A figure; `.save("curves.pdf")` writes it. The plateau is shaded, the drop a dashed line; single outputs
+        are thin lines from dark (first) to light (last).
+
+    Raises:
+        ViewError: a measure the run does not have.
+    """
+    import matplotlib
+
+    from mechplateau.views.figure import PaperFigure, style
+
+    available = {panel.key: panel for panel in panels(view.metrics)}
+    chosen = list(available) if measures is None else list(measures)
+    missing = [key for key in chosen if key not in available]
+    if missing or not chosen:
+        raise ViewError(
+            f"measures: expected some of {', '.join(available) or '(the run has none)'}, "
+            f"got {', '.join(missing) or 'none'}"
+        )
+    columns = min(columns, len(chosen))
+    rows = -(-len(chosen) // columns)
+    with matplotlib.rc_context(style()):
+        figure = PaperFigure(2.35 * columns, 1.75 * rows)
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for index, ax in enumerate(axes.flat):
+            if index < len(chosen):
+                _draw_panel(ax, view.metrics, available[chosen[index]], view.plateau)
+            else:
+                ax.remove()
+    return figure
+
+
+def _draw_panel(ax: Axes, metrics: pd.DataFrame, panel: Panel, plateau: PlateauView | None) -> None:
+    from matplotlib import colormaps
+
+    from mechplateau.views.figure import COLORS, DATA_COLOR, PLATEAU_COLOR
+
+    steps = series(metrics, "step")
+    if plateau is not None and plateau.found and plateau.onset is not None and plateau.drop is not None:
+        ax.axvspan(plateau.onset, plateau.drop, color=PLATEAU_COLOR, linewidth=0, zorder=0)
+        ax.axvline(plateau.drop, color="#555555", linewidth=0.7, linestyle=(0, (4, 2)), zorder=1)
+    shades = colormaps["viridis"]
+    for index, column in enumerate(panel.outputs):
+        shade = shades(0.95 * index / max(1, len(panel.outputs) - 1))
+        ax.plot(steps, series(metrics, column), color=shade, linewidth=0.5, alpha=0.75, zorder=2)
+    for index, line in enumerate(panel.lines):
+        data = line.role == "data"
+        ax.plot(
+            steps,
+            series(metrics, line.column),
+            label=line.label.split(":")[0],
+            color=DATA_COLOR if data else COLORS[panel.key],
+            linewidth=1.0 if data else 1.4,
+            linestyle=":" if data else _DASHES[index % len(_DASHES)],
+            zorder=2.5 if data else 3,
+        )
+    ax.set_title(panel.title)
+    ax.set_xlabel("step")
+    ax.set_ylabel(panel.axis)
+    ax.margins(x=0)
+    if panel.unit:
+        ax.set_ylim(-0.03, 1.03)
+    if panel.outputs:
+        _label_shades(ax, len(panel.outputs))
+    if len(panel.lines) > 1:
+        ax.legend(loc="best", handlelength=2.2)
+
+
+def _label_shades(ax: Axes, n_outputs: int) -> None:
+    """A small strip that says which shade is which output."""
+    import numpy as np
+
+    strip = ax.inset_axes((0.62, 0.14, 0.33, 0.05))
+    strip.imshow(np.linspace(0, 0.95, n_outputs)[None], aspect="auto", cmap="viridis", vmin=0, vmax=1)
+    strip.set_xticks([0, n_outputs - 1], ["0", str(n_outputs - 1)], fontsize=6)
+    strip.set_yticks([])
+    strip.tick_params(length=0, pad=1)
+    strip.set_title("output", fontsize=6, fontweight="normal", loc="center", pad=2)

@@ -1,0 +1,250 @@
+"""What a view is drawn from: plain arrays and a table, filled by the caller.
+
+Nothing here knows a run folder or a model, so that every picture can be drawn from arrays made anywhere: a run,
+a notebook, a test. Positions are 0-based positions of the model's input; "undefined" is None or null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from mechplateau.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PHASES = ("before", "during", "after")
+Phase = Literal["before", "during", "after"]
+
+
+class ViewError(UserError):
+    """Data handed to a view does not fit together: the message names the field and both shapes."""
+
+
+@dataclass(frozen=True)
+class PlateauView:
+    """The loss plateau as it was found, in steps and loss units; None where undefined.
+
+    Attributes:
+        found: whether there is a plateau; without one, `reason` says why.
+        onset: first step on the plateau.
+        drop: first step at which the smoothed loss is half-way from plateau level to final level.
+        plateau_level: loss on the plateau.
+        final_level: loss after the drop.
+        confidence: from 0 to 1.
+        reason: one line for people.
+        before: checkpoint step of the phase "before".
+        during: checkpoint step of the phase "during".
+        after: checkpoint step of the phase "after".
+    """
+
+    found: bool
+    onset: int | None = None
+    drop: int | None = None
+    plateau_level: float | None = None
+    final_level: float | None = None
+    confidence: float | None = None
+    reason: str = ""
+    before: int | None = None
+    during: int | None = None
+    after: int | None = None
+
+    def phase_of(self, step: int) -> Phase | None:
+        """Which phase a step belongs to; None without a plateau."""
+        if self.onset is None or self.drop is None:
+            return None
+        if step < self.onset:
+            return "before"
+        return "during" if step < self.drop else "after"
+
+
+@dataclass(frozen=True)
+class SampleView:
+    """One sequence as text: what was asked, what is right, what the model generated.
+
+    Attributes:
+        prompt: the prompt's tokens.
+        target: the right outputs.
+        predicted: the model's outputs, as many.
+    """
+
+    prompt: tuple[str, ...]
+    target: tuple[str, ...]
+    predicted: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.target) != len(self.predicted):
+            raise ViewError(
+                f"SampleView: expected as many predicted as target tokens, got {len(self.predicted)} and "
+                f"{len(self.target)}; pass every output of the sample"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class CheckpointView:
+    """What the model does at one checkpoint.
+
+    Attributes:
+        step: after this many updates.
+        pattern: one array `[head, query, key]` a layer: attention averaged over a batch. May be signed and
+            unbounded (linear attention), may hold NaN.
+        cosine: cosine similarity of the final hidden states `[n_outputs, n_outputs]`, or None.
+        samples: sequences with the model's own outputs.
+    """
+
+    step: int
+    pattern: tuple[np.ndarray, ...] = ()
+    cosine: np.ndarray | None = None
+    samples: tuple[SampleView, ...] = ()
+
+    def __post_init__(self) -> None:
+        pattern = tuple(np.asarray(layer, dtype=np.float32) for layer in self.pattern)
+        for index, layer in enumerate(pattern):
+            if layer.ndim != 3:
+                raise ViewError(
+                    f"CheckpointView.pattern[{index}]: expected [head, query, key], got shape {layer.shape}; "
+                    "average over the batch first"
+                )
+        object.__setattr__(self, "pattern", pattern)
+        if self.cosine is not None:
+            cosine = np.asarray(self.cosine, dtype=np.float32)
+            if cosine.ndim != 2 or cosine.shape[0] != cosine.shape[1]:
+                raise ViewError(
+                    f"CheckpointView.cosine: expected [n_outputs, n_outputs], got shape {cosine.shape}"
+                )
+            object.__setattr__(self, "cosine", cosine)
+
+
+@dataclass(frozen=True, eq=False)
+class TargetView:
+    """Ω: the positions an optimal attention uses, outlined on the map of its layer.
+
+    Attributes:
+        name: the target's name, as in the column `apm_{name}`.
+        layer: 0-based layer.
+        mask: bool `[query, key]`, one for all sequences (an Ω that differs per sequence has no outline).
+    """
+
+    name: str
+    layer: int
+    mask: np.ndarray
+
+    def __post_init__(self) -> None:
+        mask = np.asarray(self.mask, dtype=bool)
+        if mask.ndim != 2:
+            raise ViewError(f"TargetView {self.name!r}: expected a mask [query, key], got shape {mask.shape}")
+        object.__setattr__(self, "mask", mask)
+
+
+@dataclass(frozen=True)
+class ClaimView:
+    """One claim the run is held to.
+
+    Attributes:
+        name: what is claimed.
+        expected: the range, as text.
+        measured: the number, as text.
+        passed: whether it holds; None where it could not be decided.
+    """
+
+    name: str
+    expected: str
+    measured: str
+    passed: bool | None
+
+
+@dataclass(frozen=True, eq=False)
+class RunView:
+    """Everything the views show of one run.
+
+    Attributes:
+        title: for people.
+        config_yaml: the run's configuration.
+        metrics: one row an evaluation step, column `step` and any of the metrics table's columns; null where
+            undefined.
+        plateau: as found, or None where it was not looked for.
+        checkpoints: in order of steps, equal shapes.
+        targets: Ω of the layers that have one.
+        output_rows: input positions that predict the outputs.
+        claims: what the run is held to, with numbers.
+        environment: versions and machine, as text.
+
+    Raises:
+        ViewError: arrays do not fit each other.
+    """
+
+    title: str
+    config_yaml: str
+    metrics: pd.DataFrame
+    plateau: PlateauView | None
+    checkpoints: tuple[CheckpointView, ...]
+    targets: tuple[TargetView, ...]
+    output_rows: tuple[int, ...]
+    claims: tuple[ClaimView, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if "step" not in self.metrics.columns:
+            raise ViewError(
+                "RunView.metrics: expected a column 'step', got "
+                + (", ".join(map(str, self.metrics.columns)) or "no column")
+            )
+        steps = [checkpoint.step for checkpoint in self.checkpoints]
+        if steps != sorted(set(steps)):
+            raise ViewError(f"RunView.checkpoints: expected rising steps, got {steps}; sort them")
+        for first, second in zip(self.checkpoints, self.checkpoints[1:], strict=False):
+            if _shapes(first) != _shapes(second):
+                raise ViewError(
+                    f"RunView.checkpoints: step {first.step} has pattern shapes {_shapes(first)}, step "
+                    f"{second.step} has {_shapes(second)}; take all checkpoints from one run"
+                )
+        if self.checkpoints:
+            self._check_targets(self.checkpoints[0].pattern)
+
+    def _check_targets(self, pattern: tuple[np.ndarray, ...]) -> None:
+        for target in self.targets:
+            if pattern and not 0 <= target.layer < len(pattern):
+                raise ViewError(
+                    f"TargetView {target.name!r}: expected a layer from 0 to {len(pattern) - 1}, "
+                    f"got {target.layer}"
+                )
+            if pattern and target.mask.shape != pattern[target.layer].shape[1:]:
+                raise ViewError(
+                    f"TargetView {target.name!r}: the mask has shape {target.mask.shape}, the pattern of layer "
+                    f"{target.layer} {pattern[target.layer].shape[1:]}; give both the same queries and keys"
+                )
+
+    def checkpoint(self, step: int) -> CheckpointView:
+        """The checkpoint of a step.
+
+        Raises:
+            ViewError: there is none; the message names the steps there are.
+        """
+        for checkpoint in self.checkpoints:
+            if checkpoint.step == step:
+                return checkpoint
+        steps = ", ".join(str(checkpoint.step) for checkpoint in self.checkpoints) or "none"
+        raise ViewError(f"expected the step of a checkpoint, got {step}; there are: {steps}")
+
+    def phase_steps(self) -> dict[str, int]:
+        """Checkpoint steps of the phases that are known: `{"before": 0, "during": 80, "after": 400}`.
+
+        Without a plateau only the first and the last checkpoint are known.
+        """
+        plateau = self.plateau
+        if plateau is not None and plateau.found:
+            known = {phase: getattr(plateau, phase) for phase in PHASES}
+        elif self.checkpoints:
+            known = {"before": self.checkpoints[0].step, "after": self.checkpoints[-1].step}
+        else:
+            known = {}
+        steps = {checkpoint.step for checkpoint in self.checkpoints}
+        return {phase: step for phase, step in known.items() if step in steps}
+
+
+def _shapes(checkpoint: CheckpointView) -> list[tuple[int, ...]]:
+    return [layer.shape for layer in checkpoint.pattern]

@@ -1,0 +1,134 @@
+"""The run report: one HTML file that holds everything it shows and opens from disk without a network.
+
+plotly's own script is embedded once; the data stands beside it as JSON, and a script of ours draws from it. Text
+from outside is escaped everywhere, and the page's content policy forbids it any connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mechplateau.views._cards import comparison_rows, summary_cards
+from mechplateau.views._files import write_atomically
+from mechplateau.views._payload import comparison_payload, report_payload, row_stride
+from mechplateau.views.data import RunView, ViewError
+from mechplateau.views.summary import key_numbers, verdict
+from mechplateau.views.text import json_for_script, script_for_page, visible_token
+
+if TYPE_CHECKING:
+    import jinja2
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_SCRIPTS = {
+    "report.html.j2": ("theme.js", "charts.js", "maps.js", "samples.js", "report.js"),
+    "compare.html.j2": ("theme.js", "charts.js", "compare.js"),
+}
+
+
+def render_report(view: RunView | Sequence[RunView]) -> str:
+    """One run's report, or the comparison of several runs, as one self-contained HTML page.
+
+    Args:
+        view: a run, or several: several give their curves over each other and their key numbers side by side.
+
+    Returns:
+        HTML: equal input gives equal text.
+
+    Raises:
+        ViewError: an empty sequence.
+    """
+    views = [view] if isinstance(view, RunView) else list(view)
+    if not views:
+        raise ViewError("render_report: expected at least one run, got none")
+    if len(views) == 1:
+        return _render("report.html.j2", report_payload(views[0]), **_report_context(views[0]))
+    return _render("compare.html.j2", comparison_payload(views), **_comparison_context(views))
+
+
+def save_report(view: RunView | Sequence[RunView], path: str | Path) -> Path:
+    """Write the report as one HTML file, whole or not at all.
+
+    Returns:
+        The path written.
+
+    Raises:
+        ViewError: an empty sequence, or the file cannot be written.
+    """
+    html = render_report(view)
+    # A lone surrogate has no UTF-8 form; as a character reference it shows as the replacement character.
+    return write_atomically(Path(path), html.encode("utf-8", errors="xmlcharrefreplace"))
+
+
+def _report_context(view: RunView) -> dict[str, Any]:
+    plateau = view.plateau
+    return {
+        "title": visible_token(view.title),
+        "verdict": verdict(view),
+        "found": plateau is not None and plateau.found,
+        "reason": plateau.reason if plateau is not None and plateau.found else "",
+        "cards": summary_cards(view),
+        "claims": view.claims,
+        "config": view.config_yaml,
+        "environment": dict(view.environment),
+        "phases": view.phase_steps(),
+        "checkpoints": [checkpoint.step for checkpoint in view.checkpoints],
+        "has_pattern": bool(view.checkpoints and view.checkpoints[0].pattern),
+        "has_cosine": any(checkpoint.cosine is not None for checkpoint in view.checkpoints),
+        "has_samples": any(checkpoint.samples for checkpoint in view.checkpoints),
+        "targets": [target.name for target in view.targets],
+        "stride": row_stride(view),
+    }
+
+
+def _comparison_context(views: Sequence[RunView]) -> dict[str, Any]:
+    from mechplateau.views._configs import differing_settings
+
+    numbers = [key_numbers(view) for view in views]
+    names = list(dict.fromkeys(claim.name for view in views for claim in view.claims))
+    claims = [{claim.name: claim for claim in view.claims} for view in views]
+    return {
+        "title": f"{len(views)} runs compared",
+        "runs": [{"title": visible_token(view.title), "verdict": verdict(view)} for view in views],
+        "rows": comparison_rows(numbers),
+        "settings": differing_settings([view.config_yaml for view in views]),
+        "claims": [(name, [of_run.get(name) for of_run in claims]) for name in names],
+        "stride": max(row_stride(view) for view in views),
+    }
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _render(template: str, payload: dict[str, Any], **context: Any) -> str:
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    # Marked as safe: our own files, plotly's script, and JSON in which no tag can begin.
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            style=Markup(_own("report.css")),
+            plotly=Markup(script_for_page(get_plotlyjs())),
+            script=Markup(script_for_page("\n".join(_own(name) for name in _SCRIPTS[template]))),
+            payload=Markup(json_for_script(payload)),
+            **context,
+        )
+    )
+
+
+def _own(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")

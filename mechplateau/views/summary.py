@@ -1,0 +1,120 @@
+"""The few numbers that tell a run, and one sentence around them.
+
+Peaks are the largest defined value of the whole curve and the first step that reaches it; a value "at the drop" is
+the one of the evaluation step nearest to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mechplateau.views.columns import apm_columns, cos_columns, defined, location_label, series
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechplateau.views.data import RunView
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The largest value of a curve and the first step that has it."""
+
+    value: float
+    step: int
+
+
+@dataclass(frozen=True)
+class KeyNumbers:
+    """The short table of a run; None where undefined.
+
+    Attributes:
+        onset: first step of the plateau.
+        drop: step of the drop.
+        plateau_level: loss on the plateau (nats).
+        peak_cos: peak of COS at the final hidden state (the first group, where a task has several).
+        peak_repetition: peak of ρ of the model's outputs.
+        apm_start: attention progress at the first evaluation step (first target).
+        apm_drop: attention progress at the drop.
+        apm_end: attention progress at the last evaluation step.
+        final_accuracy: accuracy of greedy generation at the last evaluation step.
+        final_loss: training loss at the last evaluation step (nats).
+        cos_label: which COS, for people.
+        apm_label: which target, for people.
+    """
+
+    onset: int | None
+    drop: int | None
+    plateau_level: float | None
+    peak_cos: Peak | None
+    peak_repetition: Peak | None
+    apm_start: float | None
+    apm_drop: float | None
+    apm_end: float | None
+    final_accuracy: float | None
+    final_loss: float | None
+    cos_label: str | None
+    apm_label: str | None
+
+
+def key_numbers(view: RunView) -> KeyNumbers:
+    """The short table of a run."""
+    metrics = view.metrics
+    plateau = view.plateau if view.plateau is not None and view.plateau.found else None
+    drop = plateau.drop if plateau else None
+    cos = next((c for c in cos_columns(metrics) if defined(metrics, c)), None)
+    apm = next((c for c in apm_columns(metrics) if defined(metrics, c)), None)
+    return KeyNumbers(
+        onset=plateau.onset if plateau else None,
+        drop=drop,
+        plateau_level=plateau.plateau_level if plateau else None,
+        peak_cos=_peak(metrics, cos),
+        peak_repetition=_peak(metrics, "repetition"),
+        apm_start=_value_at(metrics, apm, 0),
+        apm_drop=_value_at(metrics, apm, _row_nearest(metrics, drop)),
+        apm_end=_value_at(metrics, apm, len(metrics) - 1),
+        final_accuracy=_value_at(metrics, "accuracy", len(metrics) - 1),
+        final_loss=_value_at(metrics, "loss", len(metrics) - 1),
+        cos_label=location_label(cos) if cos else None,
+        apm_label=apm.removeprefix("apm_") if apm else None,
+    )
+
+
+def verdict(view: RunView) -> str:
+    """One sentence on the plateau, for people."""
+    plateau = view.plateau
+    if plateau is None:
+        return "The plateau has not been looked for."
+    if not plateau.found:
+        return f"No plateau: {plateau.reason}" if plateau.reason else "No plateau was found."
+    level = f" at a loss of {plateau.plateau_level:.2f}" if plateau.plateau_level is not None else ""
+    final = f" towards {plateau.final_level:.2f}" if plateau.final_level is not None else ""
+    sure = f" Confidence {plateau.confidence:.2f}." if plateau.confidence is not None else ""
+    return (
+        f"The loss stays on a plateau{level} from step {plateau.onset} on, "
+        f"then drops{final} at step {plateau.drop}.{sure}"
+    )
+
+
+def _peak(metrics: pd.DataFrame, column: str | None) -> Peak | None:
+    if column is None or not defined(metrics, column):
+        return None
+    values = series(metrics, column)
+    row = int(np.nanargmax(values))
+    return Peak(float(values[row]), int(metrics["step"].iloc[row]))
+
+
+def _value_at(metrics: pd.DataFrame, column: str | None, row: int | None) -> float | None:
+    if column is None or row is None or column not in metrics.columns or not 0 <= row < len(metrics):
+        return None
+    value = float(series(metrics, column)[row])
+    return value if np.isfinite(value) else None
+
+
+def _row_nearest(metrics: pd.DataFrame, step: int | None) -> int | None:
+    if step is None or metrics.empty:
+        return None
+    return int(np.abs(metrics["step"].to_numpy() - step).argmin())

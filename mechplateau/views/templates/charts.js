@@ -1,0 +1,129 @@
+// Curves over the steps, and pictures of output position × step.
+const panelPaper = [314, 190];
+const dashes = ["solid", "dash", "dot", "dashdot"];
+
+function plateauShapes(plateau) {
+  if (!plateau || plateau.onset === null || plateau.drop === null) return [];
+  const all = { xref: "x", yref: "paper", y0: 0, y1: 1, layer: "below" };
+  return [
+    { ...all, type: "rect", x0: plateau.onset, x1: plateau.drop, fillcolor: color("plateau"), line: { width: 0 } },
+    { ...all, type: "line", x0: plateau.drop, x1: plateau.drop,
+      line: { color: color("plateau-edge"), width: 1.2, dash: "dash" } },
+  ];
+}
+
+const unitRange = (unit) => (unit ? { range: [-0.03, 1.03] } : {});
+const stepAxis = { title: { text: "step", standoff: 6 } };
+
+// Zooming one chart along the steps zooms the others with it.
+const linked = [];
+let linking = false;
+
+function link(chart) {
+  if (linked.includes(chart)) return;
+  linked.push(chart);
+  chart.on("plotly_relayout", (change) => {
+    if (linking || !Object.keys(change).some((key) => key.startsWith("xaxis."))) return;
+    const range = "xaxis.range[0]" in change ? [change["xaxis.range[0]"], change["xaxis.range[1]"]] : null;
+    const update = range ? { "xaxis.range": range } : { "xaxis.autorange": true };
+    linking = true;
+    Promise.all(linked.filter((other) => other !== chart).map((other) => Plotly.relayout(other, update)))
+      .finally(() => { linking = false; });
+  });
+}
+
+function curve(curves, line, style, extra = {}) {
+  return {
+    type: "scatter", mode: "lines", name: plain(line.label), x: curves.steps, y: curves.columns[line.column],
+    line: { color: style.color, width: style.width, dash: style.dash }, connectgaps: false,
+    hovertemplate: "%{y:.3~g}", ...extra,
+  };
+}
+
+function lineStyle(panel, line, index) {
+  if (line.role === "data") return { color: color("c-data"), width: 1.5, dash: "dot" };
+  return { color: color("c-" + panel.key), width: 2.2, dash: dashes[index % dashes.length] };
+}
+
+function outputTraces(panel, curves) {
+  const shades = colors("shades");
+  return panel.outputs.map((column, index) => ({
+    type: "scatter", mode: "lines", x: curves.steps, y: curves.columns[column], connectgaps: false,
+    name: "output " + column.split("_").pop(), opacity: 0.8,
+    line: { color: between(shades, index / Math.max(1, panel.outputs.length - 1)), width: 1 },
+    hovertemplate: "%{fullData.name}, step %{x}: %{y:.3~g}<extra></extra>",
+  }));
+}
+
+function key(text, style) {
+  const stroke = element("i");
+  stroke.style.setProperty("--k", style.color);
+  stroke.style.borderTopStyle = { dash: "dashed", dot: "dotted", dashdot: "dashed" }[style.dash] || "solid";
+  return element("span", {}, stroke, text);
+}
+
+function panelFrame(parent, title, label) {
+  const keys = element("div", { className: "keys" });
+  const chart = element("div", { className: "chart" });
+  chart.setAttribute("role", "img");
+  chart.setAttribute("aria-label", label);
+  parent.append(element("div", { className: "panel" }, element("h3", { textContent: title }), keys, chart));
+  return { keys, chart };
+}
+
+function addPanel(parent, panel, curves, plateau) {
+  const { keys, chart } = panelFrame(parent, panel.title, `${panel.title} over the steps`);
+  addDrawing(() => {
+    keys.replaceChildren();
+    if (panel.lines.length > 1 || panel.outputs.length) {
+      panel.lines.forEach((line, index) => keys.append(key(line.label, lineStyle(panel, line, index))));
+    }
+    if (panel.outputs.length) {
+      const strip = element("i", { className: "shades" });
+      const shades = colors("shades");
+      strip.style.background = `linear-gradient(90deg, ${shades.join(",")})`;
+      keys.append(element("span", {}, strip, `output 0 … ${panel.outputs.length - 1}`));
+    }
+    const traces = [
+      ...outputTraces(panel, curves),
+      ...panel.lines.map((line, index) => curve(curves, line, lineStyle(panel, line, index))),
+    ];
+    draw(chart, traces, baseLayout({
+      xaxis: { ...stepAxis, ...keepRange(chart) },
+      yaxis: { title: { text: plain(panel.axis), standoff: 6 }, ...unitRange(panel.unit) },
+      hovermode: panel.outputs.length ? "closest" : "x unified",
+      shapes: plateauShapes(plateau),
+    }), panelPaper);
+    link(chart);
+  });
+}
+
+// A redraw for new colors keeps the zoom.
+function keepRange(chart) {
+  const axis = chart.layout && chart.layout.xaxis;
+  return axis && axis.range && !axis.autorange ? { range: [...axis.range], autorange: false } : {};
+}
+
+function addOutputMap(parent, picture, curves, plateau) {
+  const { chart } = panelFrame(parent, picture.title, `${picture.title}: output position by step`);
+  addDrawing(() => {
+    const signed = picture.limits && picture.limits[0] < 0;
+    const edge = { xref: "x", yref: "paper", y0: 0, y1: 1, type: "line" };
+    const steps = plateau ? [plateau.onset, plateau.drop].filter((step) => step !== null) : [];
+    draw(chart, [{
+      type: "heatmap", x: curves.steps, y: picture.positions, z: picture.columns.map((name) => curves.columns[name]),
+      zmin: picture.limits ? picture.limits[0] : undefined, zmax: picture.limits ? picture.limits[1] : undefined,
+      colorscale: scaleOf(signed ? colors("map") : [color("sheet"), color("c-" + picture.key)]),
+      colorbar: { thickness: 8, len: 1, outlinewidth: 0, tickfont: { size: 10 }, x: 1.02, nticks: 5 },
+      hoverongaps: false,
+      hovertemplate: "output %{y}, step %{x}: %{z:.3~g}<extra></extra>",
+    }], baseLayout({
+      margin: { l: 40, r: 44, t: 10, b: 40 },
+      xaxis: { ...stepAxis, showgrid: false, ...keepRange(chart) },
+      yaxis: { title: { text: "output", standoff: 6 }, autorange: "reversed", showgrid: false, dtick: picture.positions.length > 20 ? 8 : 4 },
+      plot_bgcolor: color("grid"),
+      shapes: steps.map((step) => ({ ...edge, x0: step, x1: step, line: { color: color("plateau-edge"), width: 1.2, dash: "dash" } })),
+    }), [208, 150]);
+    link(chart);
+  });
+}

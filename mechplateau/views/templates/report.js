@@ -1,0 +1,216 @@
+// The page of one run: the glance, the explorer that follows one step, and the curves.
+const byId = (id) => document.getElementById(id);
+const { curves, plateau, checkpoints } = data;
+const panelOf = Object.fromEntries(data.panels.map((panel) => [panel.key, panel]));
+const last = checkpoints.length - 1;
+const state = { index: startIndex(), layer: 0, head: 0, outline: true, ownScale: false };
+
+function startIndex() {
+  const during = checkpoints.findIndex((checkpoint) => checkpoint.step === data.phases.during);
+  return during >= 0 ? during : Math.max(0, last);
+}
+
+function drawGlance() {
+  const chart = byId("glance");
+  const traces = data.glance.map((name) => {
+    const panel = panelOf[name];
+    const side = name === "loss" ? "y" : "y2";
+    const short = { loss: "loss", accuracy: "accuracy", cos: "COS", apm: "APM", repetition: "ρ" }[name];
+    return curve(curves, { ...panel.lines[0], label: short }, { color: color("c-" + name), width: name === "loss" ? 2.8 : 2 },
+      { yaxis: side, hovertemplate: "%{y:.3~f}" });
+  });
+  const cursor = checkpoints.length ? [{
+    type: "line", xref: "x", yref: "paper", y0: 0, y1: 1, x0: checkpoints[state.index].step, x1: checkpoints[state.index].step,
+    line: { color: color("accent"), width: 2 },
+  }] : [];
+  const band = plateauShapes(plateau);
+  const labels = band.length ? [{
+    text: "plateau", x: (plateau.onset + plateau.drop) / 2, xref: "x", y: 1, yref: "paper", yanchor: "bottom",
+    showarrow: false, font: { size: 12, color: color("plateau-edge") },
+  }, {
+    text: `drop ${plateau.drop}`, x: plateau.drop, xref: "x", y: 1, yref: "paper", yanchor: "bottom", xanchor: "left",
+    showarrow: false, font: { size: 12, color: color("plateau-edge") },
+  }] : [];
+  const narrow = chart.clientWidth < 560 || printing();
+  if (narrow) labels.splice(0, 1);
+  const layout = baseLayout({
+    margin: { l: 50, r: 50, t: 22, b: 60 },
+    showlegend: true,
+    legend: { orientation: "h", x: 0.5, xanchor: "center", y: -0.16, yanchor: "top", font: { color: color("ink") } },
+    xaxis: { ...stepAxis, ...keepRange(chart) },
+    yaxis: { title: { text: "loss (nats)", standoff: 6 } },
+    hovermode: "x unified",
+    annotations: labels,
+    shapes: [...cursor, ...band],
+  });
+  layout.yaxis2 = { overlaying: "y", side: "right", range: [-0.03, 1.03], showgrid: false, zeroline: false,
+    title: { text: "0 to 1", standoff: 6 }, automargin: true, tickmode: "linear", tick0: 0, dtick: 0.2 };
+  draw(chart, traces, layout, [650, 270]);
+  if (!checkpoints.length || chart.dataset.listening) return;
+  chart.dataset.listening = "yes";
+  chart.on("plotly_click", (event) => show(nearest(event.points[0].x)));
+}
+
+function nearest(step) {
+  const distances = checkpoints.map((checkpoint) => Math.abs(checkpoint.step - step));
+  return distances.indexOf(Math.min(...distances));
+}
+
+const layers = data.layers.map((layer) => ({ ...layer, values: floats(layer.data) }));
+const cosine = data.cosine && { ...data.cosine, values: floats(data.cosine.data) };
+
+function attentionAt(index) {
+  const layer = layers[state.layer];
+  const [heads, rows, columns] = layer.shape;
+  return mapAt(layer.values, index * heads + state.head, rows, columns);
+}
+
+function attentionInto(chart, index, compact) {
+  const map = attentionAt(index);
+  const found = extent(map);
+  const limit = state.ownScale ? found.limit : layers[state.layer].limit;
+  const traces = signedTraces(map, limit, "query %{y}, key %{x}: %{z:.3~g}<extra></extra>", compact);
+  if (state.outline) traces.push(...outlineTraces(data.targets, state.layer, compact));
+  draw(chart, traces, mapLayout(map.length, map[0].length, "key position", "query position", data.outputStart, compact), mapPaper);
+  return { ...found, limit };
+}
+
+function cosineInto(chart, index, compact) {
+  const map = mapAt(cosine.values, index, cosine.n, cosine.n);
+  const found = extent(map);
+  draw(chart, signedTraces(map, 1, "outputs %{y} and %{x}: %{z:.3~f}<extra></extra>", compact),
+    mapLayout(cosine.n, cosine.n, "output", "output", null, compact), mapPaper);
+  return found;
+}
+
+function range(found) {
+  return Number.isFinite(found.low) ? `from ${shown(found.low)} to ${shown(found.high)}` : "no defined value";
+}
+
+function drawMaps() {
+  const { step } = checkpoints[state.index];
+  if (layers.length) {
+    const found = attentionInto(byId("attention"), state.index, false);
+    const where = layers.length * layers[0].shape[0] > 1 ? `, layer ${state.layer} head ${state.head}` : "";
+    byId("attention").setAttribute("aria-label", `Attention map at step ${step}${where}: ${range(found)}`);
+    const outlined = state.outline && data.targets.some((target) => target.layer === state.layer);
+    byId("attention-note").textContent = `Batch mean, ${range(found)}; scale ±${shown(found.limit)}`
+      + (state.ownScale ? " of this step." : ", the same at all steps.")
+      + (outlined ? " Outlined: Ω, where an optimal attention looks." : "")
+      + (data.outputStart ? " Below the dotted line: rows that predict outputs." : "")
+      + undefinedNote(found.undefinedCells);
+  }
+  if (cosine) {
+    const found = cosineInto(byId("cosine"), state.index, false);
+    const note = cosine.present[state.index]
+      ? `Cosine similarity of the final hidden states of each two outputs, ${range(found)}.` + undefinedNote(found.undefinedCells)
+      : "Not recorded at this checkpoint.";
+    byId("cosine").setAttribute("aria-label", `COS matrix at step ${step}: ${note}`);
+    byId("cosine-note").textContent = note;
+  }
+}
+
+const phaseNames = { before: "before the plateau", during: "on the plateau", after: "after the drop" };
+const track = byId("step-slider");
+let waiting = 0;
+
+function show(index) {
+  state.index = Math.min(Math.max(index, 0), last);
+  const { step, phase, samples } = checkpoints[state.index];
+  track.value = state.index;
+  track.setAttribute("aria-valuetext", `step ${step}${phase ? ", " + phaseNames[phase] : ""}`);
+  byId("step-label").replaceChildren(`Step ${step} `, element("small", { textContent: phase ? phaseNames[phase] : "" }));
+  for (const button of document.querySelectorAll("[data-phase]")) {
+    button.setAttribute("aria-pressed", String(data.phases[button.dataset.phase] === step));
+  }
+  if (byId("samples")) showSamples(byId("samples"), samples);
+  // While the slider is dragged, only the last step of each frame is drawn.
+  cancelAnimationFrame(waiting);
+  waiting = requestAnimationFrame(() => {
+    drawMaps();
+    Plotly.relayout(byId("glance"), { "shapes[0].x0": step, "shapes[0].x1": step });
+  });
+}
+
+function paintTrack() {
+  const tint = { before: color("grid"), during: color("plateau-edge"), after: color("c-accuracy") };
+  const stops = checkpoints.map(({ phase }, index) => {
+    const edges = [(index - 0.5) / Math.max(1, last), (index + 0.5) / Math.max(1, last)];
+    return `${phase ? tint[phase] : color("line")} ${edges.map((edge) => Math.round(edge * 1000) / 10 + "%").join(" ")}`;
+  });
+  if (last > 0) track.style.setProperty("--track", `linear-gradient(90deg, ${stops.join(", ")})`);
+}
+
+let playing = 0;
+function play(on) {
+  clearInterval(playing);
+  playing = 0;
+  byId("play").setAttribute("aria-pressed", String(on));
+  byId("play").replaceChildren(
+    element("span", { textContent: on ? "⏸" : "▶" }), " ", element("span", { className: "text", textContent: on ? "Pause" : "Play" }));
+  if (!on) return;
+  if (state.index === last) show(0);
+  playing = setInterval(() => (state.index < last ? show(state.index + 1) : play(false)), calm ? 1200 : 450);
+}
+
+function listen() {
+  track.addEventListener("input", () => { play(false); show(Number(track.value)); });
+  byId("play").addEventListener("click", () => play(!playing));
+  for (const button of document.querySelectorAll("[data-phase]")) {
+    button.addEventListener("click", () => { play(false); show(nearest(data.phases[button.dataset.phase])); });
+  }
+  document.addEventListener("keydown", (event) => {
+    const busy = event.target.closest("input, select, textarea, summary, .scroll") || event.altKey || event.ctrlKey || event.metaKey;
+    const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (busy || !move) return;
+    event.preventDefault();
+    play(false);
+    show(state.index + move);
+  });
+  if (byId("outline")) byId("outline").addEventListener("change", (event) => { state.outline = event.target.checked; drawMaps(); });
+  if (byId("own-scale")) byId("own-scale").addEventListener("change", (event) => { state.ownScale = event.target.checked; drawMaps(); });
+  if (byId("head")) offerHeads(byId("head"));
+}
+
+function offerHeads(select) {
+  layers.forEach((layer, index) => {
+    for (let head = 0; head < layer.shape[0]; head += 1) {
+      select.append(element("option", { value: `${index} ${head}`, textContent: `layer ${index} · head ${head}` }));
+    }
+  });
+  byId("head-option").hidden = select.options.length < 2;
+  select.addEventListener("change", () => {
+    [state.layer, state.head] = select.value.split(" ").map(Number);
+    drawMaps();
+  });
+}
+
+// On paper the slider cannot move: the phases stand side by side instead.
+function drawPhases() {
+  const parent = byId("print-phases");
+  parent.replaceChildren();
+  if (!printing()) return;
+  const steps = Object.entries(data.phases);
+  const rows = [[layers.length, "Attention map", attentionInto], [cosine, "COS matrix", cosineInto]];
+  for (const [has, title, into] of rows.filter(([has]) => has)) {
+    const grid = element("div", { className: "maps" });
+    parent.append(element("h3", { textContent: title }), grid);
+    for (const [phase, step] of steps) {
+      const chart = element("div", { className: "chart" });
+      grid.append(element("figure", {}, element("figcaption", { textContent: `${phase}, step ${step}` }), chart));
+      into(chart, nearest(step), true);
+    }
+  }
+}
+
+addDrawing(drawGlance);
+link(byId("glance"));
+if (checkpoints.length) {
+  listen();
+  show(state.index);
+  drawings.push(drawMaps, paintTrack, drawPhases);
+  paintTrack();
+}
+for (const panel of data.panels) addPanel(byId("panels"), panel, curves, plateau);
+byId("outputs-section").hidden = !data.outputMaps.length;
+for (const picture of data.outputMaps) addOutputMap(byId("output-maps"), picture, curves, plateau);

@@ -1,0 +1,138 @@
+"""The report as text: self-contained, small enough, escaped, written whole or not at all."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mechplateau.views import CheckpointView, PlateauView, RunView, ViewError, render_report, save_report
+from mechplateau.views._configs import differing_settings
+from mechplateau.views._payload import MAX_ROWS
+
+MakeView = Callable[..., RunView]
+
+
+def payload_of(html: str) -> dict:
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
+    assert match
+    return json.loads(match[1])
+
+
+def test_nothing_is_fetched_from_anywhere(make_view: MakeView) -> None:
+    for html in (render_report(make_view()), render_report([make_view(), make_view(seed=1)])):
+        # The chart library knows map servers by name; the page's own policy forbids it any connection.
+        assert "default-src 'none'" in html
+        assert not re.search(r"<(script|img|iframe|source|video|audio|embed|object)\b[^>]*\bsrc=", html)
+        assert not re.search(r"<link\b(?![^>]*href=\"data:)", html)
+        own = html.split("<style>")[1].split("</style>")[0]
+        assert "url(" not in own
+        assert "@import" not in own
+        assert html.count("plotly.js v") == 1
+        assert "mathjax" not in html.split("<script>")[0].lower()
+
+
+def test_size_of_a_paper_run(make_view: MakeView) -> None:
+    view = make_view()
+    assert len(view.metrics) == 400
+    assert len(view.checkpoints) == 21
+    assert len(render_report(view).encode()) < 8_000_000
+
+
+def test_equal_input_gives_equal_text(make_view: MakeView) -> None:
+    assert render_report(make_view()) == render_report(make_view())
+
+
+def test_maps_arrive_unchanged(make_view: MakeView) -> None:
+    view = make_view()
+    layer = payload_of(render_report(view))["layers"][0]
+    sent = np.frombuffer(base64.b64decode(layer["data"]), "<f4").reshape(21, *layer["shape"])
+    np.testing.assert_array_equal(sent, np.stack([c.pattern[0] for c in view.checkpoints]))
+    assert layer["limit"] == pytest.approx(np.abs(sent).max())
+
+
+def test_undefined_numbers_are_null(make_view: MakeView) -> None:
+    table = pd.DataFrame({"step": [0, 1, 2], "loss": [2.0, None, float("inf")]})
+    columns = payload_of(render_report(make_view(metrics=table)))["curves"]["columns"]
+    assert columns == {"loss": [2.0, None, None]}
+
+
+def test_long_runs_are_thinned_and_say_so(make_view: MakeView) -> None:
+    steps = np.arange(3 * MAX_ROWS)
+    html = render_report(make_view(metrics=pd.DataFrame({"step": steps, "loss": 1.0 / (1 + steps)})))
+    assert len(payload_of(html)["curves"]["steps"]) == MAX_ROWS
+    assert "Every 3th evaluation" not in html
+    assert "1 of 3 evaluations is drawn" in html
+
+
+def test_key_numbers_are_on_the_page(make_view: MakeView) -> None:
+    html = render_report(make_view())
+    for text in ("0.974", "at step 102", "0.079 → 0.600 → 0.710", "1.000", "130 – 260", "✓ holds", "✗ fails"):
+        assert text in html, text
+
+
+def test_bare_runs_still_have_a_report(make_view: MakeView) -> None:
+    table = pd.DataFrame({"step": [0], "loss": [2.0]})
+    html = render_report(
+        make_view(metrics=table, checkpoints=(), plateau=None, targets=(), claims=(), environment={})
+    )
+    assert 'id="step-slider"' not in html
+    assert "<h2>Environment</h2>" not in html
+    empty = RunView("empty", "", pd.DataFrame({"step": []}), PlateauView(False), (), (), ())
+    assert "No plateau was found" in render_report(empty)
+    without_maps = make_view(checkpoints=(CheckpointView(0), CheckpointView(400)))
+    assert 'id="attention"' not in render_report(without_maps)
+
+
+def test_comparison_names_what_differs(make_view: MakeView) -> None:
+    other = make_view(seed=1, title="other", config_yaml=make_view().config_yaml.replace("k: 2", "k: 3"))
+    html = render_report([make_view(), other])
+    assert "task.k" in html
+    assert "training.lr" not in html
+    assert "2 runs compared" in html
+    assert [run["title"] for run in payload_of(html)["runs"]] == ["mws, seed 0", "other"]
+
+
+def test_differing_settings() -> None:
+    first, second = "a: 1\nb: {c: [1, 2], d: x}\n", "a: 1\nb: {c: [1], e: null}\n"
+    assert differing_settings([first, second]) == [
+        ("b.c", ["[1, 2]", "[1]"]),
+        ("b.d", ["x", "–"]),
+        ("b.e", ["–", "null"]),
+    ]
+    assert differing_settings([first, first]) == []
+    assert differing_settings(["just text", "[broken"]) == [("config", ["just text", "[broken"])]
+
+
+def test_no_run_is_refused() -> None:
+    with pytest.raises(ViewError, match="at least one run"):
+        render_report([])
+
+
+def test_save_writes_whole_files_only(
+    make_view: MakeView, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save_report(make_view(), tmp_path / "out" / "report.html")
+    first = path.read_bytes()
+    assert first.decode() == render_report(make_view())
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(ViewError, match=r"report\.html: cannot write it \(No space left on device\)"):
+        save_report(make_view(title="second"), path)
+    assert path.read_bytes() == first
+    assert [p.name for p in path.parent.iterdir()] == ["report.html"]
+
+
+def test_lone_surrogates_can_be_saved(make_view: MakeView, tmp_path: Path) -> None:
+    path = save_report(make_view(title="\ud800", config_yaml="a: \ud800"), tmp_path / "report.html")
+    assert "⟨U+D800⟩" in path.read_text(encoding="utf-8")

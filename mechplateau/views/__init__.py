@@ -10,6 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mechplateau.views.attention import (
+        attention_heads,
+        attention_on_target,
+        attention_pattern,
+        attention_phases,
+    )
     from mechplateau.views.curves import plot_curves
     from mechplateau.views.data import (
         CheckpointView,
@@ -20,9 +26,11 @@ if TYPE_CHECKING:
         TargetView,
         ViewError,
     )
+    from mechplateau.views.embed import View, gallery
     from mechplateau.views.maps import draw_map, plot_phases
     from mechplateau.views.report import render_report, save_report
     from mechplateau.views.summary import KeyNumbers, Peak, key_numbers, verdict
+    from mechplateau.views.tokens import tokens_by_accuracy, tokens_by_loss, tokens_by_value
 
 _HOMES = {
     "CheckpointView": "data",
@@ -33,13 +41,22 @@ _HOMES = {
     "RunView": "data",
     "SampleView": "data",
     "TargetView": "data",
+    "View": "embed",
     "ViewError": "data",
+    "attention_heads": "attention",
+    "attention_on_target": "attention",
+    "attention_pattern": "attention",
+    "attention_phases": "attention",
     "draw_map": "maps",
+    "gallery": "embed",
     "key_numbers": "summary",
     "plot_curves": "curves",
     "plot_phases": "maps",
     "render_report": "report",
     "save_report": "report",
+    "tokens_by_accuracy": "tokens",
+    "tokens_by_loss": "tokens",
+    "tokens_by_value": "tokens",
     "verdict": "summary",
 }
 
@@ -52,13 +69,22 @@ __all__ = [
     "RunView",
     "SampleView",
     "TargetView",
+    "View",
     "ViewError",
+    "attention_heads",
+    "attention_on_target",
+    "attention_pattern",
+    "attention_phases",
     "draw_map",
+    "gallery",
     "key_numbers",
     "plot_curves",
     "plot_phases",
     "render_report",
     "save_report",
+    "tokens_by_accuracy",
+    "tokens_by_loss",
+    "tokens_by_value",
     "verdict",
 ]
 

@@ -7,6 +7,8 @@ Curves of very long runs are thinned to what a screen can show.
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,18 +30,19 @@ MAX_ROWS = 2000
 GLANCE = ("loss", "accuracy", "cos", "apm", "repetition")
 
 
-def curves_payload(view: RunView, shown: Sequence[Panel]) -> dict[str, Any]:
-    """Steps and the columns of the panels, numbers at 6 digits, null where undefined."""
+# What all maps of a report may take, in bytes before base64; with plotly's 4.8 MB the page stays below 8 MB.
+MAP_BUDGET = 2_000_000
+
+
+def curves_payload(view: RunView, columns: Iterable[str]) -> dict[str, Any]:
+    """Steps and some columns, numbers at 6 digits, null where undefined."""
     stride = row_stride(view)
-    columns = {line.column for panel in shown for line in panel.lines}
-    columns |= {column for panel in shown for column in panel.outputs}
-    columns |= {column for picture in output_maps(view.metrics) for column in picture.columns}
     steps = [int(step) for step in view.metrics["step"].iloc[::stride]]
     return {
         "steps": steps,
         "columns": {
             column: _numbers(series(view.metrics, column)[::stride])
-            for column in sorted(columns)
+            for column in sorted(set(columns))
             if column in view.metrics.columns
         },
     }
@@ -76,8 +79,12 @@ def plateau_payload(view: RunView) -> dict[str, int | None] | None:
 def report_payload(view: RunView) -> dict[str, Any]:
     """Everything the page of one run draws."""
     shown = panels(view.metrics)
+    columns = [line.column for panel in shown for line in panel.lines]
+    columns += [column for panel in shown for column in panel.outputs]
+    columns += [column for picture in output_maps(view.metrics) for column in picture.columns]
+    checkpoints = shown_checkpoints(view)
     return {
-        "curves": curves_payload(view, shown),
+        "curves": curves_payload(view, columns),
         "panels": panels_payload(shown),
         "glance": [panel.key for panel in shown if panel.key in GLANCE and panel.lines],
         "outputMaps": [
@@ -92,9 +99,9 @@ def report_payload(view: RunView) -> dict[str, Any]:
         ],
         "plateau": plateau_payload(view),
         "phases": view.phase_steps(),
-        "checkpoints": [_checkpoint(view, checkpoint) for checkpoint in view.checkpoints],
-        "layers": _layers(view),
-        "cosine": _cosine(view),
+        "checkpoints": [_checkpoint(view, checkpoint) for checkpoint in checkpoints],
+        "layers": _layers(checkpoints),
+        "cosine": _cosine(checkpoints),
         "outputStart": min(view.output_rows, default=None),
         "targets": [
             {"name": target.name, "layer": target.layer, "segments": outline(target.mask)}
@@ -103,18 +110,36 @@ def report_payload(view: RunView) -> dict[str, Any]:
     }
 
 
+def shown_checkpoints(view: RunView) -> tuple[CheckpointView, ...]:
+    """The checkpoints a report shows: all, or as many evenly spaced ones, with the phases, as the budget allows."""
+    every = view.checkpoints
+    if not every:
+        return ()
+    each = sum(layer.nbytes for layer in every[0].pattern)
+    each += max((c.cosine.nbytes for c in every if c.cosine is not None), default=0)
+    phases = set(view.phase_steps().values())
+    room = max(2, MAP_BUDGET // max(1, each) - len(phases))
+    if len(every) <= room + len(phases):
+        return every
+    chosen = {every[round(place)].step for place in np.linspace(0, len(every) - 1, room)} | phases
+    return tuple(checkpoint for checkpoint in every if checkpoint.step in chosen)
+
+
 def comparison_payload(views: Sequence[RunView]) -> dict[str, Any]:
-    """Everything the page of several runs draws: the panels any of them has, and each run's curves."""
+    """Everything the page of several runs draws: a panel for each measure that any run has, all runs in each."""
     shown: dict[str, Panel] = {}
     for view in views:
         for panel in panels(view.metrics):
-            shown.setdefault(panel.key, panel)
+            for line in panel.lines:
+                title = panel.title if line.role == "main" else f"{panel.title}: {line.label}"
+                if line.role != "data":
+                    shown.setdefault(line.column, replace(panel, title=title, lines=(line,), outputs=()))
     return {
         "panels": panels_payload(tuple(shown.values())),
         "runs": [
             {
                 "title": visible_token(view.title),
-                "curves": curves_payload(view, tuple(shown.values())),
+                "curves": curves_payload(view, shown),
                 "plateau": plateau_payload(view),
             }
             for view in views
@@ -140,32 +165,34 @@ def _checkpoint(view: RunView, checkpoint: CheckpointView) -> dict[str, Any]:
     }
 
 
-def _layers(view: RunView) -> list[dict[str, Any]]:
+def _layers(checkpoints: Sequence[CheckpointView]) -> list[dict[str, Any]]:
     """One entry a layer: the maps of all checkpoints `[checkpoint, head, query, key]` and their common limit."""
-    if not view.checkpoints:
+    if not checkpoints:
         return []
     layers = []
-    for index in range(len(view.checkpoints[0].pattern)):
-        maps = np.stack([checkpoint.pattern[index] for checkpoint in view.checkpoints])
-        layers.append({"shape": maps.shape[1:], "limit": symmetric_limit([maps]), "data": _floats(maps)})
+    for index in range(len(checkpoints[0].pattern)):
+        maps = np.stack([checkpoint.pattern[index] for checkpoint in checkpoints])
+        layers.append(
+            {"shape": maps.shape[1:], "limit": symmetric_limit([maps]), "data": encode_floats(maps)}
+        )
     return layers
 
 
-def _cosine(view: RunView) -> dict[str, Any] | None:
+def _cosine(checkpoints: Sequence[CheckpointView]) -> dict[str, Any] | None:
     """The COS matrices of all checkpoints `[checkpoint, n_outputs, n_outputs]`; `present` says which exist."""
-    known = [c.cosine for c in view.checkpoints if c.cosine is not None]
+    known = [c.cosine for c in checkpoints if c.cosine is not None]
     if not known:
         return None
     blank = np.full_like(known[0], np.nan)
-    matrices = [blank if c.cosine is None else c.cosine for c in view.checkpoints]
     return {
         "n": known[0].shape[0],
-        "present": [c.cosine is not None for c in view.checkpoints],
-        "data": _floats(np.stack(matrices)),
+        "present": [c.cosine is not None for c in checkpoints],
+        "data": encode_floats(np.stack([blank if c.cosine is None else c.cosine for c in checkpoints])),
     }
 
 
-def _floats(values: np.ndarray) -> str:
+def encode_floats(values: np.ndarray) -> str:
+    """Numbers as float32, little-endian, in base64."""
     return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode("ascii")
 
 

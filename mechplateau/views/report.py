@@ -7,21 +7,17 @@ from outside is escaped everywhere, and the page's content policy forbids it any
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mechplateau.views._cards import comparison_rows, summary_cards
 from mechplateau.views._files import write_atomically
-from mechplateau.views._payload import comparison_payload, report_payload, row_stride
+from mechplateau.views._payload import comparison_payload, report_payload, row_stride, shown_checkpoints
+from mechplateau.views._templates import own_script, own_style, render
 from mechplateau.views.data import RunView, ViewError
 from mechplateau.views.summary import key_numbers, verdict
 from mechplateau.views.text import json_for_script, script_for_page, visible_token
 
-if TYPE_CHECKING:
-    import jinja2
-
-_TEMPLATES = Path(__file__).parent / "templates"
 _SCRIPTS = {
     "report.html.j2": ("theme.js", "charts.js", "maps.js", "samples.js", "report.js"),
     "compare.html.j2": ("theme.js", "charts.js", "compare.js"),
@@ -64,6 +60,7 @@ def save_report(view: RunView | Sequence[RunView], path: str | Path) -> Path:
 
 def _report_context(view: RunView) -> dict[str, Any]:
     plateau = view.plateau
+    checkpoints = shown_checkpoints(view)
     return {
         "title": visible_token(view.title),
         "verdict": verdict(view),
@@ -74,10 +71,11 @@ def _report_context(view: RunView) -> dict[str, Any]:
         "config": view.config_yaml,
         "environment": dict(view.environment),
         "phases": view.phase_steps(),
-        "checkpoints": [checkpoint.step for checkpoint in view.checkpoints],
-        "has_pattern": bool(view.checkpoints and view.checkpoints[0].pattern),
-        "has_cosine": any(checkpoint.cosine is not None for checkpoint in view.checkpoints),
-        "has_samples": any(checkpoint.samples for checkpoint in view.checkpoints),
+        "checkpoints": [checkpoint.step for checkpoint in checkpoints],
+        "all_checkpoints": len(view.checkpoints),
+        "has_pattern": bool(checkpoints and checkpoints[0].pattern),
+        "has_cosine": any(checkpoint.cosine is not None for checkpoint in checkpoints),
+        "has_samples": any(checkpoint.samples for checkpoint in checkpoints),
         "targets": [target.name for target in view.targets],
         "stride": row_stride(view),
     }
@@ -99,36 +97,15 @@ def _comparison_context(views: Sequence[RunView]) -> dict[str, Any]:
     }
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    import jinja2
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
 def _render(template: str, payload: dict[str, Any], **context: Any) -> str:
     from markupsafe import Markup
     from plotly.offline import get_plotlyjs
 
-    # Marked as safe: our own files, plotly's script, and JSON in which no tag can begin.
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            style=Markup(_own("report.css")),
-            plotly=Markup(script_for_page(get_plotlyjs())),
-            script=Markup(script_for_page("\n".join(_own(name) for name in _SCRIPTS[template]))),
-            payload=Markup(json_for_script(payload)),
-            **context,
-        )
+    return render(
+        template,
+        style=own_style("report.css"),
+        plotly=Markup(script_for_page(get_plotlyjs())),
+        script=own_script(*_SCRIPTS[template]),
+        payload=Markup(json_for_script(payload)),
+        **context,
     )
-
-
-def _own(name: str) -> str:
-    return (_TEMPLATES / name).read_text(encoding="utf-8")

@@ -72,6 +72,22 @@ def test_long_runs_are_thinned_and_say_so(make_view: MakeView) -> None:
     assert "1 of 3 evaluations is drawn" in html
 
 
+def test_many_large_maps_are_thinned_and_say_so(make_view: MakeView) -> None:
+    rng = np.random.default_rng(0)
+    checkpoints = tuple(
+        CheckpointView(step, (rng.normal(size=(8, 48, 48)), rng.normal(size=(8, 48, 48))))
+        for step in range(60)
+    )
+    plateau = PlateauView(True, 7, 31, before=0, during=17, after=59)
+    html = render_report(make_view(checkpoints=checkpoints, targets=(), plateau=plateau))
+    shown = [checkpoint["step"] for checkpoint in payload_of(html)["checkpoints"]]
+    assert len(html.encode()) < 8_000_000
+    assert 10 < len(shown) < 60
+    assert {0, 17, 59} <= set(shown)
+    assert max(np.diff(shown)) <= 8
+    assert f"{len(shown)} of the run&#39;s 60 are here" in html.replace("run's", "run&#39;s")
+
+
 def test_key_numbers_are_on_the_page(make_view: MakeView) -> None:
     html = render_report(make_view())
     for text in ("0.974", "at step 102", "0.079 → 0.600 → 0.710", "1.000", "130 – 260", "✓ holds", "✗ fails"):
@@ -97,7 +113,23 @@ def test_comparison_names_what_differs(make_view: MakeView) -> None:
     assert "task.k" in html
     assert "training.lr" not in html
     assert "2 runs compared" in html
-    assert [run["title"] for run in payload_of(html)["runs"]] == ["mws, seed 0", "other"]
+    payload = payload_of(html)
+    assert [run["title"] for run in payload["runs"]] == ["mws, seed 0", "other"]
+    assert all("accuracy_out_3" not in run["curves"]["columns"] for run in payload["runs"])
+
+
+def test_comparison_has_a_panel_for_each_measure_of_any_run(make_view: MakeView) -> None:
+    more = make_view().metrics.assign(cos_L0_resid_post=0.5, apm_other=0.25)
+    html = render_report([make_view(), make_view(metrics=more)])
+    titles = [panel["title"] for panel in payload_of(html)["panels"]]
+    assert len(titles) == len(set(titles))
+    assert {
+        "Loss",
+        "Collapse (COS)",
+        "Collapse (COS): layer 0 resid_post",
+        "Attention progress (APM): other",
+    } <= set(titles)
+    assert not any("data" in title for title in titles)
 
 
 def test_differing_settings() -> None:

@@ -150,6 +150,30 @@ def test_paper_is_light_and_shows_the_phases(report: Any) -> None:
     report.check_quiet()
 
 
+def test_heads_and_layers_are_chosen(
+    make_view: MakeView, open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    first, second = (np.tril(np.ones((3, 8, 8))) * scale for scale in (1.0, -2.0))
+    second[2] = 0
+    view = make_view(
+        checkpoints=(CheckpointView(0, (first, second)), CheckpointView(9, (first, 2 * second))),
+        targets=(TargetView("window", 1, np.eye(8, dtype=bool)),),
+        plateau=None,
+        output_rows=(),
+    )
+    opened = open_page(save_report(view, tmp_path / "heads.html"), **DESKTOP)
+    opened.page.locator("#head").select_option("layer 1 · head 1")
+    opened.page.wait_for_timeout(200)
+    note = opened.page.inner_text("#attention-note")
+    assert "scale ±4, the same at all steps" in note
+    assert "Outlined" in note
+    opened.page.locator("#head").select_option("layer 0 · head 2")
+    opened.page.wait_for_timeout(200)
+    assert opened.page.locator("#attention").get_attribute("aria-label").endswith("head 2: from 0 to 1")
+    assert "Outlined" not in opened.page.inner_text("#attention-note")  # Ω belongs to the other layer
+    opened.check_quiet()
+
+
 def test_phone(make_view: MakeView, open_page: Callable[..., Any], tmp_path: Path) -> None:
     title = "a_name_without_any_place_to_break_" * 4
     for number, views in enumerate((make_view(title=title), [make_view(title=title), make_view(seed=1)])):

@@ -5,8 +5,7 @@ const runDash = (index) => dashes[Math.floor(index / colors("runs").length) % da
 function addComparison(parent, panel) {
   const { chart } = panelFrame(parent, panel.title, `${panel.title} of ${data.runs.length} runs over the steps`);
   addDrawing(() => {
-    // One line a run: with several measures a panel would be unreadable.
-    const column = panel.lines.length ? panel.lines[0].column : null;
+    const { column } = panel.lines[0];
     const traces = data.runs.filter((run) => run.curves.columns[column]).map((run) => {
       const index = data.runs.indexOf(run);
       return curve(run.curves, { column, label: run.title }, { color: runColor(index), width: 2, dash: runDash(index) },
@@ -29,4 +28,4 @@ function addComparison(parent, panel) {
 addDrawing(() => {
   for (const swatch of document.querySelectorAll("[data-run]")) swatch.style.setProperty("--k", runColor(Number(swatch.dataset.run)));
 });
-for (const panel of data.panels) if (panel.lines.length) addComparison(document.getElementById("panels"), panel);
+for (const panel of data.panels) addComparison(document.getElementById("panels"), panel);

@@ -1,0 +1,55 @@
+"""The package's own page parts: templates with escaping on, scripts and style sheets to inline."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mechplateau.views.text import script_for_page
+
+if TYPE_CHECKING:
+    import jinja2
+    from markupsafe import Markup
+
+_FOLDER = Path(__file__).parent / "templates"
+
+
+def render(template: str, **context: Any) -> str:
+    """Fill a template; every value is escaped unless it is `Markup`.
+
+    Raises:
+        jinja2.UndefinedError: the template uses a name that is not in the context.
+    """
+    return _environment().get_template(template).render(**context)
+
+
+def own_style(name: str) -> Markup:
+    """A style sheet of ours, to stand inside a style tag."""
+    from markupsafe import Markup
+
+    return Markup(_text(name))
+
+
+def own_script(*names: str) -> Markup:
+    """Scripts of ours, one after the other, to stand inside a script tag."""
+    from markupsafe import Markup
+
+    return Markup(script_for_page("\n".join(map(_text, names))))
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def _text(name: str) -> str:
+    return (_FOLDER / name).read_text(encoding="utf-8")

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from mechplateau.errors import ConfigError
+from mechplateau.models import initialization as initialization  # registers its interventions
 from mechplateau.models.config import ModelConfig
 from mechplateau.models.interventions import Intervention, intervention_class
 from mechplateau.schema import Config

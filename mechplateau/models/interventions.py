@@ -60,6 +60,9 @@ class Intervention(Config):
     def check(self, task: Task, model: ModelConfig) -> None:
         """Raise ConfigError, naming the field, where it cannot act on this task and model."""
 
+    def begin(self, model: PlateauTransformer, task: Task) -> None:
+        """Change weights, once, at step `start`, before `attach`; a run that is gone on with has had it."""
+
     @abstractmethod
     def attach(self, model: PlateauTransformer, task: Task) -> Handle:
         """Put it into effect on `model`."""

@@ -163,6 +163,8 @@ class _Trainer:
                 self.attached.pop(intervention).remove()
         for intervention in self.config.interventions:
             if intervention.active(self.step) and intervention not in self.attached:
+                if self.step == intervention.start:
+                    intervention.begin(self.model, self.task)
                 self.attached[intervention] = intervention.attach(self.model, self.task)
 
     @contextmanager

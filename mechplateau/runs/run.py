@@ -119,6 +119,14 @@ class Run:
         """The tensors of a checkpoint by TransformerLens's names, on the CPU."""
         return read_tensors(self._layout.checkpoint(self.step_of(which)))[0]
 
+    def checkpoint_path(self, which: int | Phase = "after") -> Path:
+        """The file of a checkpoint's weights."""
+        return self._layout.checkpoint(self.step_of(which))
+
+    def maps_path(self, which: int | Phase = "after") -> Path:
+        """The file of the pictures kept at a checkpoint."""
+        return self._layout.maps(self.step_of(which))
+
     def maps(self, which: int | Phase = "after") -> dict[str, Tensor]:
         """Pictures kept at a checkpoint: `pattern.L{layer}` `[head, query, key]` (batch mean) and
         `cosine.final` `[n_outputs, n_outputs]`."""

@@ -8,20 +8,23 @@ need each other, so the algorithm tries every level and keeps the one that agree
 1.  Drop rows whose loss is missing or not finite. Smooth: running median of 3 rows (takes out spikes),
     then f = the non-increasing curve closest in least squares (isotonic regression). It adapts to noise by
     itself, and every level ℓ below f's start is crossed once: t(ℓ) = the step where f falls to ℓ, interpolated.
-2.  Initial level I = f at the first row. Final level F = time-weighted median of the loss over the last
-    10 % of the steps (at least 3 rows). Noise σ = the 68.3 % quantile of |loss − f|.
-3.  For a level P with depth D = P − F, the stay is the time from t(P + b) to t(P − 0.1·D), and the fall
-    the time from t(P − 0.1·D) to t(P − 0.9·D). b = 0.1·min(I − P, D): the last 10 % of the way from I
-    to P, where a start farther above P than the drop is deep counts as that far (one bad initialization
-    would else stretch the tolerance over the whole plateau). b is at least 0.02·D and at least σ.
+2.  Initial level I = f at the first row. Final level F = median of the loss over the last 2 % of the rows
+    (at least 3), few because a run may be ended soon after its drop. Noise σ = the 68.3 % quantile of |loss − f|.
+3.  For a level P with depth D = P − F, the stay is the time from t(P + b) to t(P − 0.1·D), and the fall the
+    time from there to half-way, t(P − 0.5·D): a tail, or a small later drop, does not count.
+    b = 0.1·min(I − P, D): the last 10 % of the way from I to P, where a start farther above P than the drop
+    is deep counts as that far (one bad initialization would else stretch the tolerance over the whole
+    plateau). b is at least 0.02·D and at least σ.
 4.  Starting from 60 levels between F and I, replace P by the time-weighted median of the loss during
     P's stay until it stays the same. The levels that remain are the candidates.
-5.  A candidate is a plateau if   stay ≥ 1.5 · fall   (`min_stay`; what falls steadily has less than 0.3),
-    D ≥ 0.2 · min(I − F, P)   (`min_depth`; I − F alone where P ≤ 0),   D ≥ 8·σ,   and 3 rows lie in the stay.
-    Each of the four ratios of value to bound is a score; a candidate's score s is the least of them.
-6.  The lowest plateau counts, that is the one before the last drop that is deep enough: on a staircase,
-    the stay on the last step. Of candidates whose stays overlap with it, the one with the longest
-    stay per fall is taken. Confidence = 1 − 1/(2s²) for s ≥ 1 (found), else s²/2 (not found).
+5.  A candidate is a plateau if   stay ≥ 3 · fall   (`min_stay`; what falls steadily has at most 0.5),
+    D ≥ 0.2 · min(I − F, P)   (`min_depth`; I − F alone where P ≤ 0),   D ≥ 8·σ   and   D·√m ≥ 50·σ,   with
+    m ≥ 3 the rows in the stay: few noisy rows make stays by chance. Each ratio of value to bound is a
+    score; a candidate's score s is the least of them.
+6.  Of the plateaus whose stay is at least a fifth of the longest one's (shorter ones are noise in a fall) the
+    lowest counts, that is the one before the last drop that is deep enough: on a staircase, the stay on
+    the last step. Of candidates whose stays overlap with it, the one with the longest stay per fall is
+    taken. Confidence = 1 − 1/(2s²) for s ≥ 1 (found), else s²/2 (not found).
 
 Everything is relative, so stretching time or rescaling the loss changes nothing but the units.
 """
@@ -35,6 +38,7 @@ import numpy as np
 _LEVELS_TRIED = 60
 _MAX_ROUNDS = 30
 _NOISE_RATIO = 8.0
+_LEVEL_PRECISION = 50.0
 _MIN_ROWS_IN_STAY = 3
 _MIN_ROWS = 10
 
@@ -106,7 +110,7 @@ def find_plateau(
     steps: Sequence[int] | Array,
     loss: Sequence[float | None] | Array,
     *,
-    min_stay: float = 1.5,
+    min_stay: float = 3.0,
     min_depth: float = 0.2,
 ) -> Plateau:
     """Find the plateau of a loss curve and the drop that ends it, or say why there is none.
@@ -118,7 +122,7 @@ def find_plateau(
     Args:
         steps: evaluated steps, increasing, at any cadence; unequal distances are weighted by time.
         loss: loss at each of them; None, NaN and infinite values are ignored.
-        min_stay: shortest stay that counts, in multiples of the time that the drop takes.
+        min_stay: shortest stay that counts, in multiples of the time that the drop takes to half-way.
         min_depth: smallest drop that counts, as a share of the whole fall, or of the plateau level
             where that is less (a run that starts far above it).
 
@@ -160,7 +164,8 @@ def find_plateau(
     if not plateaus:
         return _not_found(curve, candidates, min_stay)
 
-    lowest = min(plateaus, key=lambda c: c.level)
+    longest = max(c.leave - c.start for c in plateaus)
+    lowest = min((c for c in plateaus if c.leave - c.start >= longest / 5), key=lambda c: c.level)
     same = [c for c in plateaus if c.start < lowest.leave and c.leave > lowest.start]
     best = max(same, key=lambda c: c.stay_per_fall)
     onset = int(curve.steps[curve.row_at(best.onset_level)])
@@ -173,8 +178,8 @@ def find_plateau(
         plateau_level=best.level,
         final_level=curve.final,
         confidence=_confidence(best.score),
-        reason=f"The loss stays near {best.level:.4g} from step {onset} to step {best.leave:.0f} and is half-way "
-        f"to {curve.final:.4g} at step {drop}; the stay lasts {best.stay_per_fall:.1f} times as long as the fall.",
+        reason=f"The loss stays near {best.level:.4g} from step {onset} to step {best.leave:.0f} and is "
+        f"half-way to {curve.final:.4g} at step {drop}: a stay {best.stay_per_fall:.1f} times as long as that fall.",
     )
 
 
@@ -183,17 +188,15 @@ def _smooth(steps: Array, loss: Array) -> _Curve:
     despiked = loss.copy()
     despiked[1:-1] = np.median(np.stack([loss[:-2], loss[1:-1], loss[2:]]), axis=0)
     fit = _non_increasing(despiked)
-    weight = np.gradient(steps)
-    last = steps >= steps[-1] - 0.1 * (steps[-1] - steps[0])
-    last[-3:] = True
+    n_last = max(3, len(loss) // 50)
     return _Curve(
         steps=steps,
         loss=loss,
         fit=fit,
-        weight=weight,
+        weight=np.gradient(steps),
         noise=float(np.quantile(np.abs(loss - fit), 0.683)),
         initial=float(fit[0]),
-        final=_weighted_median(loss[last], weight[last]),
+        final=float(np.median(loss[-n_last:])),
     )
 
 
@@ -238,14 +241,17 @@ def _candidates(curve: _Curve, min_stay: float, min_depth: float) -> list[_Candi
                 break
             median = _weighted_median(curve.loss[during], curve.weight[during])
             if median == level:
-                fall = curve.time_at(level - 0.9 * depth) - leave
+                fall = curve.time_at(level - 0.5 * depth) - leave
                 stay_per_fall = (leave - start) / fall if fall > 0 else 0.0
                 reference = min(whole_fall, level) if level > 0 else whole_fall
+                n_rows = int(during.sum())
+                signal_to_noise = depth / curve.noise if curve.noise > 0 else np.inf
                 score = min(
                     stay_per_fall / min_stay,
                     depth / (min_depth * reference),
-                    depth / (_NOISE_RATIO * curve.noise) if curve.noise > 0 else np.inf,
-                    during.sum() / _MIN_ROWS_IN_STAY,
+                    signal_to_noise / _NOISE_RATIO,
+                    signal_to_noise * n_rows**0.5 / _LEVEL_PRECISION,
+                    n_rows / _MIN_ROWS_IN_STAY,
                 )
                 found.append(_Candidate(level, level + tolerance, start, leave, stay_per_fall, float(score)))
                 break
@@ -275,7 +281,7 @@ def _not_found(curve: _Curve, candidates: list[_Candidate], min_stay: float) -> 
     else:
         longest = best.stay_per_fall if best else 0.0
         reason = (
-            f"The loss falls from {curve.initial:.4g} to {curve.final:.4g} without a lasting stay: the longest "
-            f"takes {longest:.1f} times as long as the fall after it, and a plateau takes {min_stay:g} times."
+            f"The loss falls from {curve.initial:.4g} to {curve.final:.4g} without a lasting stay: the "
+            f"longest takes {longest:.1f} times as long as the fall to half-way after it, a plateau {min_stay:g} times."
         )
     return _none(reason, curve.final, confidence)

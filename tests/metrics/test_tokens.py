@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import torch
@@ -101,7 +102,7 @@ def test_against_plain_loops(seed: int):
     rows, wanted = outputs.tolist(), target.tolist()
     n = len(rows[0])
 
-    pairs = [a == b for row in rows for a, b in zip(row, row[1:], strict=False)]
+    pairs = [a == b for row in rows for a, b in pairwise(row)]
     assert repetition_frequency(outputs).item() == pytest.approx(sum(pairs) / len(pairs))
 
     firsts = [token == row[0] for row in rows for token in row]

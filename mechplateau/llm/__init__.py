@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mechplateau.llm.analysis import SeriesAnalysis, analyze_series
+    from mechplateau.llm.analysis import SeriesAnalysis, analysis_folder, analyze_series
     from mechplateau.llm.config import SeriesConfig
     from mechplateau.llm.demo import DemoConfig, train_demo
     from mechplateau.llm.generation import Generation, generate
@@ -28,6 +28,7 @@ _HOMES = {
     "SeriesAnalysis": "analysis",
     "SeriesConfig": "config",
     "Verdict": "verdicts",
+    "analysis_folder": "analysis",
     "analyze_series": "analysis",
     "generate": "generation",
     "identify": "identity",
@@ -45,6 +46,7 @@ __all__ = [
     "SeriesAnalysis",
     "SeriesConfig",
     "Verdict",
+    "analysis_folder",
     "analyze_series",
     "generate",
     "identify",

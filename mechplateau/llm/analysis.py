@@ -3,8 +3,10 @@ tabulate."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,17 +110,18 @@ def analyze_series(
 
     records: dict[str, StepRecord] = {}
     broken: dict[str, str] = {}
-    for done, label in enumerate(labels):
-        if progress is not None:
-            progress(done, len(labels), label)
-        # The final weights are measured only as a step of the series; otherwise they serve comparison.
-        measured = not identity_only and any(revision.label == label for revision in chosen)
-        try:
-            records[label] = job.record(label, measured, store)
-        except CheckpointError as error:
-            broken[label] = str(error)
-        # Cycles inside a freed model keep its tensors until the collector runs.
-        gc.collect()
+    with _quick_collection():
+        for done, label in enumerate(labels):
+            if progress is not None:
+                progress(done, len(labels), label)
+            # The final weights are measured only as a step of the series; otherwise they serve comparison.
+            measured = not identity_only and any(revision.label == label for revision in chosen)
+            try:
+                records[label] = job.record(label, measured, store)
+            except CheckpointError as error:
+                broken[label] = str(error)
+            # Cycles inside a freed model keep its tensors until the collector runs.
+            gc.collect()
     if not records:
         raise CheckpointError(
             f"{place.name}: none of {len(labels)} checkpoints can be read; {broken[labels[0]]}"
@@ -152,12 +155,31 @@ def analyze_series(
     )
 
 
-def settings_hash(source: Source, config: SeriesConfig, prompts: Prompts) -> str:
-    """Eight digits that stand for an analysis: same source, settings and prompts, same digits."""
+def analysis_folder(
+    runs_dir: str | Path, source: str | Path | Source, config: SeriesConfig, prompts: Prompts
+) -> Path:
+    """Where an analysis belongs: `llm-` and the series' name, and digits that stand for the settings and
+    prompts."""
     import hashlib
 
-    text = _settings(source, config, _prompts(prompts, config))
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    place = open_source(str(source))[0] if isinstance(source, str | Path) else source
+    text = _settings(place, config, _prompts(prompts, config))
+    name = re.sub(r"[^\w.-]+", "-", Path(place.name).name)
+    return Path(runs_dir) / f"llm-{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+@contextlib.contextmanager
+def _quick_collection() -> Iterator[None]:
+    """Leave out of garbage collections what is there already: the libraries' objects make one take half a
+    second."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class _Job:
@@ -329,4 +351,4 @@ def _summary(
     return tuple(sentences)
 
 
-__all__ = ["SeriesAnalysis", "analyze_series", "settings_hash"]
+__all__ = ["SeriesAnalysis", "analysis_folder", "analyze_series"]

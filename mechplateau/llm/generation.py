@@ -72,7 +72,8 @@ def generate(
 
     Raises:
         ConfigError: an empty prompt, or one too long for the model's context.
-        CheckpointError: an architecture whose layers or positions are not found.
+        CheckpointError: an architecture whose layers or positions are not found, or a prompt with tokens that
+            the model does not have.
     """
     import torch
 
@@ -213,6 +214,13 @@ def _check(model: PreTrainedModel, prompts: Sequence[Sequence[int]], n_tokens: i
         )
     if not prompts:
         raise ConfigError("prompts: expected at least one, got none")
+    vocabulary = model.get_input_embeddings().num_embeddings
+    largest = max((max(prompt) for prompt in prompts if len(prompt)), default=0)
+    if largest >= vocabulary:
+        raise CheckpointError(
+            f"{type(model).__name__}: the prompts hold token {largest}, beyond the vocabulary of {vocabulary}; "
+            "the tokenizer belongs to another model"
+        )
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     for number, prompt in enumerate(prompts, start=1):
         if not len(prompt):

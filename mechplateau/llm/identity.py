@@ -155,6 +155,8 @@ def identify(state: Mapping[str, Tensor]) -> Identity:
     Raises:
         CheckpointError: there is no floating-point tensor.
     """
+    import torch
+
     tensors: dict[str, TensorIdentity] = {}
     sketch: dict[str, Tensor] = {}
     for name in sorted(state):
@@ -165,7 +167,10 @@ def identify(state: Mapping[str, Tensor]) -> Identity:
         sketch[name] = tensor.reshape(-1)[_positions(tensor.numel())].float()
     if not tensors:
         raise CheckpointError("the checkpoint holds no floating-point tensor")
-    return Identity(tensors, sketch)
+    # One block: many small tensors that live on between large ones that do not would keep the heap from
+    # shrinking.
+    block = torch.cat(list(sketch.values())).split([len(values) for values in sketch.values()])
+    return Identity(tensors, dict(zip(sketch, block, strict=True)))
 
 
 def _identify_tensor(tensor: Tensor) -> TensorIdentity:

@@ -49,7 +49,7 @@ def load_model(
             f"{folder}: expected a causal language model, got a {config.model_type} configuration"
         )
     cls = architectures[type(config)]
-    with _quiet():
+    with quiet():
         try:
             model, info = cls.from_pretrained(
                 None,
@@ -85,7 +85,7 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """
     from transformers import AutoTokenizer
 
-    with _quiet():
+    with quiet():
         try:
             return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         # Tokenizers are data in a dozen formats: whatever their readers raise means the same here.
@@ -132,7 +132,7 @@ def _read_config(folder: Path) -> Any:
 
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"{folder}: no config.json")
-    with _quiet():
+    with quiet():
         try:
             return AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -145,7 +145,7 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without transformers' progress bars and load reports: what they say is checked and said in one line."""
     from transformers.utils import logging
 

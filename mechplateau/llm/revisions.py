@@ -157,9 +157,9 @@ def missing_steps(steps: Sequence[int]) -> list[int]:
     """Steps that the spacing of the others says should be there.
 
     Two readings, both of them conservative. (1) All steps above 0 lie on one geometric grid s·rᵏ and at least
-    half of its places between the first and the last are taken: the free places. (2) Around one interval, two
-    or more neighboring intervals (at most two on each side, one on each side at least) all have the same
-    difference δ, or all the same ratio r, and the interval is 2 or 3 times δ (r² or r³): the places in it.
+    half of its places between the first and the last are taken: the free places. (2) The two intervals on one
+    side of an interval and the one on its other side have the same difference δ, or the same ratio r, and the
+    interval is 2 or 3 times δ (r² or r³): the places in it.
 
     Args:
         steps: distinct steps in rising order.
@@ -167,29 +167,33 @@ def missing_steps(steps: Sequence[int]) -> list[int]:
     grid = _geometric_grid([step for step in steps if step > 0])
     if grid is not None:
         return [step for step in grid if step not in steps]
+    intervals = list(pairwise(steps))
     missing: list[int] = []
-    for i in range(1, len(steps) - 2):
-        around = [(steps[j], steps[j + 1]) for j in (i - 2, i - 1, i + 1, i + 2) if 0 <= j < len(steps) - 1]
-        if len(around) < 3:
-            continue
-        start, end = steps[i], steps[i + 1]
-        deltas = {b - a for a, b in around}
-        if len(deltas) == 1:
-            delta = deltas.pop()
-            if (end - start) in (2 * delta, 3 * delta):
-                missing.extend(range(start + delta, end, delta))
-            continue
-        if any(a == 0 or b % a for a, b in around):
-            continue
-        ratios = {b // a for a, b in around}
-        if len(ratios) == 1 and start > 0:
-            ratio = ratios.pop()
-            if end in (start * ratio**2, start * ratio**3):
-                place = start * ratio
-                while place < end:
-                    missing.append(place)
-                    place *= ratio
+    for i, interval in enumerate(intervals):
+        for before, after in ((2, 1), (1, 2)):
+            around = intervals[max(0, i - before) : i] + intervals[i + 1 : i + 1 + after]
+            if len(around) == before + after and (places := _places_between(interval, around)):
+                missing.extend(places)
+                break
     return missing
+
+
+def _places_between(interval: tuple[int, int], around: Sequence[tuple[int, int]]) -> list[int]:
+    """Places of the regular spacing of `around` inside an interval 2 or 3 times as long; else none."""
+    start, end = interval
+    deltas = {b - a for a, b in around}
+    if len(deltas) == 1:
+        delta = deltas.pop()
+        return list(range(start + delta, end, delta)) if end - start in (2 * delta, 3 * delta) else []
+    if start == 0 or any(a == 0 or b % a for a, b in around):
+        return []
+    ratios = {b // a for a, b in around}
+    if len(ratios) > 1:
+        return []
+    ratio = ratios.pop()
+    return {start * ratio**2: [start * ratio], start * ratio**3: [start * ratio, start * ratio**2]}.get(
+        end, []
+    )
 
 
 def _geometric_grid(steps: Sequence[int]) -> list[int] | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,7 +102,10 @@ def _read_pickle(file: Path) -> Iterator[tuple[str, Tensor]]:
     import torch
 
     try:
-        state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+        # Its warnings are about formats it may not know: those end in a refusal here.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
     except pickle.UnpicklingError as error:
         reason = str(error).split("WeightsUnpickler error:")[-1].strip().splitlines()[0]
         raise CheckpointError(

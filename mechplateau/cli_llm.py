@@ -1,0 +1,181 @@
+"""`mechplateau llm …`: series of language-model checkpoints. Every heavy import is inside the command."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from mechplateau.llm import SeriesAnalysis
+
+DEMO = "demo"
+PLAIN_INTERVAL = 20.0
+"""Seconds between lines where the output is a file or a pipe."""
+
+
+def llm(
+    series: Annotated[
+        str,
+        typer.Argument(
+            metavar="SERIES",
+            help="pythia-14m … pythia-2.8b, olmo2-7b, a repository of the Hugging Face hub (owner/name), a folder "
+            "with one checkpoint folder a step, or demo: a small model trained here, without any network.",
+        ),
+    ],
+    prompts: Annotated[
+        str, typer.Option(help="default (100 questions), arc-easy, or a text file with one prompt a line.")
+    ] = "default",
+    n_prompts: Annotated[int, typer.Option(help="At most this many prompts.")] = 100,
+    prompt_seed: Annotated[
+        int | None, typer.Option(help="Choose the prompts at random with this seed (default: the first).")
+    ] = None,
+    steps: Annotated[
+        str | None,
+        typer.Option(
+            help="all, or numbers and ranges: 0,1,2,1000-4000 (default: a folder's all, the paper's)."
+        ),
+    ] = None,
+    stage: Annotated[
+        int | None, typer.Option(help="Stage of a series in stages (default: the first).")
+    ] = None,
+    n_tokens: Annotated[int, typer.Option(help="Tokens generated after each prompt.")] = 8,
+    temperature: Annotated[
+        float | None, typer.Option(help="Sample at this temperature (default: greedy).")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    batch_size: Annotated[int, typer.Option(help="Prompts run together.")] = 32,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="A folder with a tokenizer, where the checkpoints have none.")
+    ] = None,
+    identity_only: Annotated[
+        bool, typer.Option("--identity-only", help="Check the checkpoints, measure nothing.")
+    ] = False,
+    threads: Annotated[int | None, typer.Option(help="CPU threads (default: all).")] = None,
+    runs_dir: Annotated[Path, typer.Option(help="Where the analysis is kept.")] = Path("runs"),
+) -> None:
+    """Measure repetition and collapse along a series of checkpoints, and whether they are what they claim.
+
+    What is finished is kept: after Ctrl-C the same command goes on with the next checkpoint.
+    """
+    from mechplateau.llm import SeriesConfig, analysis_folder, analyze_series, load_prompts
+    from mechplateau.views.llm_series import plot_series, save_series
+
+    config = SeriesConfig.parse(
+        {
+            "n_prompts": n_prompts,
+            "prompt_seed": prompt_seed,
+            "n_tokens": n_tokens,
+            "temperature": temperature,
+            "seed": seed,
+            "dtype": dtype,
+            "device": device,
+            "batch_size": batch_size,
+        }
+    )
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    texts = [] if identity_only else load_prompts(prompts)
+    if series == DEMO and not Path(series).is_dir():
+        series = str(_train_demo(runs_dir / "llm-demo-series"))
+    folder = analysis_folder(runs_dir, series, config, texts)
+    with _counted("checkpoint") as count:
+        analysis = analyze_series(
+            series,
+            config,
+            prompts=texts,
+            steps=steps,
+            stage=stage,
+            tokenizer=tokenizer,
+            identity_only=identity_only,
+            folder=folder,
+            progress=count,
+        )
+    page = save_series(
+        folder / "page.html",
+        analysis.table,
+        title=analysis.source,
+        summary=analysis.summary,
+        examples={label: [(e.prompt, e.tokens) for e in some] for label, some in analysis.examples.items()},
+    )
+    if not identity_only:
+        plot_series(analysis.table).save(folder / "figure.pdf")
+    _print(analysis)
+    print(f"Table: {folder / 'series.parquet'}")
+    print(f"Page: {page}")
+
+
+def _train_demo(folder: Path) -> Path:
+    from mechplateau.llm import DemoConfig, train_demo
+
+    config = DemoConfig()
+    with _counted("training step") as count:
+        return train_demo(
+            folder, config, progress=lambda step, loss: count(step, config.steps, f"loss {loss:.3f}")
+        )
+
+
+@contextmanager
+def _counted(what: str) -> Iterator[Callable[[int, int, str], None]]:
+    """A function to call with what is done, the total and a word about it: a bar, or lines now and then in a
+    file."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with Progress(console=console, transient=True) as bar:
+            task = bar.add_task(what, total=None)
+
+            def draw(done: int, total: int, word: str) -> None:
+                bar.update(task, completed=done, total=total, description=escape(f"{what}: {word}"))
+
+            yield draw
+        return
+    last = float("-inf")
+
+    def write(done: int, total: int, word: str) -> None:
+        nonlocal last
+        if done == total or time.monotonic() - last > PLAIN_INTERVAL:
+            last = time.monotonic()
+            console.print(f"{what} {done}/{total}: {word}", markup=False, highlight=False)
+
+    yield write
+
+
+def _print(analysis: SeriesAnalysis) -> None:
+    import pandas as pd
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None)
+    for name in ("step", "verdict", "COS", "repetition", "entropy", "loss"):
+        table.add_column(name, justify="left" if name == "verdict" else "right")
+    for _, row in analysis.table.iterrows():
+        numbers = [row[name] for name in ("cos_final", "repetition", "entropy", "loss")]
+        table.add_row(
+            Text(str(row["label"]) if pd.isna(row["step"]) else str(row["step"])),
+            Text(row["verdict"], style="red" if row["verdict"] not in ("ok", "final") else ""),
+            *("–" if pd.isna(number) else f"{number:.3f}" for number in numbers),
+        )
+    console = Console()
+    console.print(table)
+    for _, row in analysis.table.iterrows():
+        if row["verdict"] not in ("ok", "final"):
+            console.print(
+                Text(
+                    f"{'step ' + str(row['step']) if pd.isna(row['label']) else row['label']}: {row['note']}"
+                )
+            )
+    for sentence in analysis.summary:
+        console.print(Text(sentence))

@@ -1,0 +1,200 @@
+"""A small language model of one's own, trained on text that every machine with Python has.
+
+1. The text is the source of Python's standard library (code, comments, docstrings), in the order of file
+   names.
+2. A byte-pair tokenizer is trained on it, then a small GPT-NeoX (Pythia's architecture) with Adam, warm-up
+   and a constant rate, on random windows.
+3. About 20 checkpoints at logarithmic steps are saved as Pythia's are: one Hugging Face folder a step,
+   safetensors.
+
+Equal settings, Python, torch and thread count give equal weights. What was interrupted starts over.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from mechplateau.errors import ConfigError
+from mechplateau.runs.files import write_text
+from mechplateau.schema import Config
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+END_OF_TEXT = "<|endoftext|>"
+_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib2to3"}
+
+
+class DemoConfig(Config):
+    """Sizes and schedule of the demonstration; the defaults take a few minutes on two cores."""
+
+    d_model: int = Field(default=128, ge=8)
+    n_layers: int = Field(default=4, ge=1)
+    n_heads: int = Field(default=4, ge=1)
+    vocab_size: int = Field(default=2048, ge=300)
+    context: int = Field(default=96, ge=16)
+    batch: int = Field(default=16, ge=1)
+    steps: int = Field(default=1024, ge=1)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    warmup: int = Field(default=100, ge=1)
+    """Steps over which the rate rises linearly from 0 (Pythia's share is 1 %, which here would be 10
+    steps)."""
+    text_bytes: int = Field(default=6_000_000, ge=10_000)
+    """How much of the standard library is read."""
+    seed: int = Field(default=0, ge=0)
+
+    def checkpoint_steps(self) -> list[int]:
+        """0, 1, 2, 3, 4, 6, 8, 12, 16 … and the last: two a doubling."""
+        steps = {0, self.steps}
+        step = 1
+        while step < self.steps:
+            steps |= {step, step + step // 2}
+            step *= 2
+        return sorted(step for step in steps if step <= self.steps)
+
+
+def train_demo(
+    folder: str | Path,
+    config: DemoConfig | None = None,
+    *,
+    progress: Callable[[int, float], None] | None = None,
+) -> Path:
+    """Train the demonstration's series, unless the folder holds it already.
+
+    Args:
+        folder: where its checkpoint folders go (`step0` … `step1024`).
+        config: sizes and schedule.
+        progress: called after each step with the step and the training loss (nats a token).
+
+    Returns:
+        the folder.
+
+    Raises:
+        ConfigError: the folder holds something else, or this Python comes without the source of its library.
+        RunError: the disk is full.
+    """
+    import torch
+
+    config = config or DemoConfig()
+    folder = Path(folder)
+    finished = folder / "demo.yaml"
+    if finished.is_file():
+        if finished.read_text(encoding="utf-8") != config.yaml():
+            raise ConfigError(f"{folder}: holds a demonstration with other settings; choose another folder")
+        return folder
+    texts = library_texts(config.text_bytes)
+    tokenizer = train_tokenizer(texts, config.vocab_size)
+    ids = tokenizer([text + END_OF_TEXT for text in texts], verbose=False)["input_ids"]
+    tokens = torch.cat([torch.tensor(part, dtype=torch.int64) for part in ids])
+    model = _new_model(config, len(tokenizer))
+    saved = set(config.checkpoint_steps())
+    for step, loss in _train(model, tokens, config):
+        if step in saved:
+            _save(model, tokenizer, folder / f"step{step}")
+        if progress is not None and step:
+            progress(step, loss)
+    write_text(finished, config.yaml())
+    return folder
+
+
+def library_texts(size: int) -> list[str]:
+    """The standard library's Python files in the order of their names, until they make up `size` bytes.
+
+    Raises:
+        ConfigError: there is less than 10,000 bytes of source.
+    """
+    root = Path(sysconfig.get_paths()["stdlib"])
+    parts: list[str] = []
+    total = 0
+    for path in sorted(root.rglob("*.py")):
+        if _SKIPPED & set(path.relative_to(root).parts):
+            continue
+        part = path.read_text(encoding="utf-8", errors="replace")
+        parts.append(part)
+        total += len(part.encode())
+        if total >= size:
+            break
+    if total < 10_000:
+        raise ConfigError(f"{root}: this Python comes without the source of its library; use another one")
+    return parts
+
+
+def train_tokenizer(texts: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """A byte-level byte-pair tokenizer with an end-of-text token, trained on `texts`."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT, bos_token=END_OF_TEXT)
+
+
+def _new_model(config: DemoConfig, vocab_size: int) -> PreTrainedModel:
+    import torch
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    sizes = GPTNeoXConfig(
+        hidden_size=config.d_model,
+        num_hidden_layers=config.n_layers,
+        num_attention_heads=config.n_heads,
+        intermediate_size=4 * config.d_model,
+        vocab_size=vocab_size,
+        max_position_embeddings=4 * config.context,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return GPTNeoXForCausalLM(sizes).train()
+
+
+def _train(model: PreTrainedModel, tokens: Tensor, config: DemoConfig) -> Iterator[tuple[int, float]]:
+    """Yield (0, nan) before the first update, then the step and its loss after each one."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / config.warmup))
+    generator = torch.Generator().manual_seed(config.seed)
+    window = torch.arange(config.context + 1)
+    yield 0, float("nan")
+    for step in range(1, config.steps + 1):
+        starts = torch.randint(len(tokens) - config.context - 1, (config.batch, 1), generator=generator)
+        batch = tokens[starts + window]
+        logits = model(input_ids=batch[:, :-1], use_cache=False).logits
+        loss = cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        yield step, float(loss.detach())
+
+
+def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Save a checkpoint folder, whole or not at all."""
+    from mechplateau.llm.loading import quiet
+    from mechplateau.runs.files import explained
+
+    temporary = folder.with_name(f"tmp-{folder.name}")
+    with explained(folder), quiet():
+        shutil.rmtree(temporary, ignore_errors=True)
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)

@@ -1,0 +1,262 @@
+"""A series of language-model checkpoints: figure 8's curves, and a page with the verdict on each checkpoint.
+
+Curves are joined only where the table says so (`joined`): a doubtful checkpoint is a red cross by itself, a
+missing one a dotted line, and neither is bridged.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mechplateau.views._files import write_atomically
+from mechplateau.views.text import visible_token
+
+if TYPE_CHECKING:
+    import jinja2
+    import numpy as np
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from mechplateau.views.figure import PaperFigure
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_DOUBT = "#c0281c"
+_ABSENT = ("missing", "broken")
+_PANELS = (
+    ("cos_final", "Collapse", "COS of final hidden states", "cos"),
+    ("repetition", "Repetition", "repetition frequency ρ", "repetition"),
+    ("entropy", "Entropy", "sequence entropy (nats)", "entropy"),
+    ("loss", "Loss on the prompts", "cross-entropy (nats)", "loss"),
+)
+_MANY_ROWS = 60
+"""Examples are shown of at most about this many checkpoints, evenly spread."""
+
+Examples = Mapping[str, Sequence[tuple[str, Sequence[str]]]]
+"""By checkpoint label: prompts and the tokens written after them."""
+
+
+def plot_series(table: pd.DataFrame) -> PaperFigure:
+    """Draw collapse, repetition, entropy and loss over the steps, and the collapse at every layer.
+
+    Args:
+        table: one row a checkpoint, in order: `step` (null rows are not drawn), `verdict`, `doubtful`,
+            `joined`, `cos_final`, `repetition`, `entropy`, `loss`, and `cos_embed`, `cos_layer_0` … for the
+            map.
+
+    Returns:
+        A figure; `.save("series.pdf")` writes it. Steps are on a logarithmic axis (linear below 1) where they
+        span more than a factor of 50.
+    """
+    import matplotlib
+
+    from mechplateau.views.figure import COLORS, PaperFigure, style
+
+    rows = table[table["step"].notna()].reset_index(drop=True)
+    with matplotlib.rc_context(style()):
+        figure = PaperFigure(7.2, 5.4)
+        grid = figure.add_gridspec(3, 2, height_ratios=(1, 1, 1.15))
+        for (column, title, label, color), place in zip(_PANELS, range(4), strict=True):
+            ax = figure.add_subplot(grid[place // 2, place % 2])
+            _draw_curve(ax, rows, column, COLORS[color])
+            ax.set_title(title)
+            ax.set_ylabel(label)
+            if column in ("cos_final", "repetition"):
+                low = min([0.0, *rows[column].dropna()])
+                ax.set_ylim(low - 0.04, 1.04)
+        _draw_layers(figure.add_subplot(grid[2, :]), rows)
+        _add_key(figure, rows)
+    return figure
+
+
+def segments(table: pd.DataFrame) -> list[list[int]]:
+    """Row numbers that one unbroken line may go through, line by line; single points are lines of length 1.
+
+    A row opens a new line unless `joined`; doubtful and unmeasured rows are on none.
+    """
+    lines: list[list[int]] = []
+    for i in range(len(table)):
+        if table["doubtful"].iloc[i] or table["verdict"].iloc[i] in _ABSENT:
+            continue
+        if table["joined"].iloc[i] and lines and lines[-1][-1] == i - 1:
+            lines[-1].append(i)
+        else:
+            lines.append([i])
+    return lines
+
+
+def render_series(
+    table: pd.DataFrame, *, title: str, summary: Sequence[str] = (), examples: Examples | None = None
+) -> str:
+    """The page: findings, figure, a verdict a checkpoint, and what the checkpoints wrote.
+
+    Args:
+        table: as for `plot_series`, with `label`, `note`, `hash`, `dtype`, `distance`.
+        title: what the series is called.
+        summary: the findings, a sentence each.
+        examples: completions to show.
+
+    Returns:
+        Self-contained HTML without scripts; nothing in it is fetched, and text from outside is escaped.
+    """
+    steps = table[table["step"].notna()]
+    shown = _thinned([str(label) for label in steps["label"].dropna() if examples and label in examples])
+    names = {str(row["label"]): _whole(row["step"]) for _, row in steps.iterrows()}
+    prompts = [prompt for prompt, _ in examples[shown[0]]] if examples and shown else []
+    return _template().render(
+        title=visible_token(title),
+        summary=summary,
+        style=(_TEMPLATES / "report.css").read_text(encoding="utf-8"),
+        figure=base64.b64encode(_svg(table)).decode() if table["cos_final"].notna().any() else None,
+        rows=[_cells(row) for _, row in table.iterrows()],
+        examples=[
+            (
+                visible_token(prompt),
+                [
+                    (names[label], [visible_token(t) for t in (examples or {})[label][i][1]])
+                    for label in shown
+                ],
+            )
+            for i, prompt in enumerate(prompts)
+        ],
+    )
+
+
+def save_series(
+    path: str | Path,
+    table: pd.DataFrame,
+    *,
+    title: str,
+    summary: Sequence[str] = (),
+    examples: Examples | None = None,
+) -> Path:
+    """Write the page as one HTML file, whole or not at all.
+
+    Raises:
+        ViewError: the file cannot be written.
+    """
+    html = render_series(table, title=title, summary=summary, examples=examples)
+    # A lone surrogate has no UTF-8 form; as a character reference it shows as the replacement character.
+    return write_atomically(Path(path), html.encode("utf-8", errors="xmlcharrefreplace"))
+
+
+def _draw_curve(ax: Axes, rows: pd.DataFrame, column: str, color: str) -> None:
+    steps, values = _numbers(rows["step"]), _numbers(rows[column])
+    for line in segments(rows):
+        ax.plot(steps[line], values[line], color=color, linewidth=1.4, marker="o", markersize=2.6, zorder=3)
+    doubtful = rows["doubtful"].to_numpy(bool)
+    ax.plot(
+        steps[doubtful],
+        values[doubtful],
+        linestyle="none",
+        marker="x",
+        markersize=5,
+        markeredgewidth=1.2,
+        color=_DOUBT,
+        zorder=4,
+    )
+    for step in steps[rows["verdict"].isin(_ABSENT).to_numpy()]:
+        ax.axvline(step, color="#999999", linewidth=0.8, linestyle=":", zorder=1)
+    ax.set_xlabel("step")
+    positive = steps[steps > 0]
+    if len(positive) and positive.max() / positive.min() > 50:
+        ax.set_xscale("symlog", linthresh=1, linscale=0.4)
+        ax.set_xlim(-0.2 if steps.min() == 0 else positive.min() / 1.3, positive.max() * 1.3)
+
+
+def _draw_layers(ax: Axes, rows: pd.DataFrame) -> None:
+    """COS by location and checkpoint; the columns are the rows of the table, evenly spaced."""
+    import numpy as np
+    from matplotlib import colormaps
+
+    layers = [name for name in rows.columns if re.fullmatch(r"cos_layer_\d+", name)]
+    names = ["cos_embed", *layers, "cos_final"]
+    values = np.stack([_numbers(rows[name]) for name in names])
+    ax.set_title("COS at every layer")
+    colors = colormaps["magma"].copy()
+    colors.set_bad("#dddddd")
+    known = values[np.isfinite(values)]
+    low = min(0.0, float(known.min())) if known.size else 0.0
+    image = ax.imshow(
+        np.ma.masked_invalid(values), aspect="auto", origin="lower", cmap=colors, vmin=low, vmax=1.0
+    )
+    labels = ["embedding", *(f"layer {name.rpartition('_')[2]}" for name in layers), "final norm"]
+    stride = -(-len(labels) // 12)
+    kept = sorted({*range(0, len(labels) - 1, stride), len(labels) - 1})
+    ax.set_yticks(kept, [labels[i] for i in kept])
+    ax.set_xticks(range(len(rows)), [_whole(step) for step in rows["step"]], rotation=45, fontsize=6)
+    for tick, doubtful in zip(ax.get_xticklabels(), rows["doubtful"], strict=True):
+        if doubtful:
+            tick.set_color(_DOUBT)
+    ax.set_xlabel("step (evenly spaced)")
+    ax.figure.colorbar(image, ax=ax, pad=0.01, fraction=0.04, label="COS")
+
+
+def _add_key(figure: PaperFigure, rows: pd.DataFrame) -> None:
+    from matplotlib.lines import Line2D
+
+    keys = []
+    if rows["doubtful"].any():
+        keys.append(Line2D([], [], linestyle="none", marker="x", color=_DOUBT, label="doubtful checkpoint"))
+    if rows["verdict"].isin(_ABSENT).any():
+        keys.append(
+            Line2D([], [], color="#999999", linestyle=":", label="missing or broken (gray in the map)")
+        )
+    if keys:
+        figure.legend(handles=keys, loc="outside lower center", ncols=2)
+
+
+def _cells(row: pd.Series[Any]) -> dict[str, Any]:
+    kind = "no" if row["doubtful"] or row["verdict"] in _ABSENT else "yes"
+    return {
+        "step": _whole(row["step"]) if _known(row["step"]) else visible_token(str(row["label"])),
+        "kind": kind,
+        "verdict": str(row["verdict"]).replace("_", " ").replace("+", ", "),
+        "note": visible_token(str(row["note"])),
+        "numbers": [
+            _number(row[name]) for name in ("cos_final", "repetition", "entropy", "loss", "distance")
+        ],
+        "hash": str(row["hash"])[:12] if _known(row["hash"]) else "–",
+        "dtype": str(row["dtype"]) if _known(row["dtype"]) else "–",
+    }
+
+
+def _svg(table: pd.DataFrame) -> bytes:
+    return plot_series(table)._render(".svg", dpi=100)
+
+
+def _thinned(labels: list[str]) -> list[str]:
+    stride = -(-len(labels) // _MANY_ROWS) or 1
+    return labels[::stride]
+
+
+def _numbers(column: pd.Series[Any]) -> np.ndarray:
+    return column.to_numpy(dtype="float64", na_value=float("nan"))
+
+
+def _known(value: Any) -> bool:
+    import pandas as pd
+
+    return not pd.isna(value)
+
+
+def _whole(value: Any) -> str:
+    return f"{int(value)}"
+
+
+def _number(value: Any) -> str:
+    return f"{float(value):.3g}" if _known(value) else "–"
+
+
+@cache
+def _template() -> jinja2.Template:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.get_template("llm_series.html")

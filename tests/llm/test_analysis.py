@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from mechplateau.errors import CheckpointError, ConfigError, RunError
+from mechplateau.llm import SeriesConfig, analysis_folder, analyze_series
+from mechplateau.llm import generation as generation_module
+from mechplateau.llm.analysis import SeriesAnalysis
+from mechplateau.llm.sources import FolderSource
+
+PROMPTS = ["Why ice?", "What do plants need", "sun", "Which planet is closest to the sun?", "food food water"]
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry a model that was run."""
+    from mechplateau.llm import loading
+
+    ran: list[int] = []
+    original = loading.load_model
+
+    def counted(*args, **kwargs):
+        ran.append(1)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(loading, "load_model", counted)
+    return ran
+
+
+def column(analysis: SeriesAnalysis, name: str) -> dict[int, object]:
+    rows = analysis.table[analysis.table["step"].notna()]
+    return dict(zip(rows["step"].astype(int), rows[name], strict=True))
+
+
+def test_a_fake_history_is_seen_through(make_series, copy_weights) -> None:
+    series = make_series([0, 1, 2, 4, 8, 16, 32, 64, 256, 512])
+    for target in ("step1", "step2"):
+        copy_weights(series / "step0", series / target)
+    copy_weights(series / "step512", series / "step64")
+    analysis = analyze_series(series, prompts=PROMPTS)
+    verdicts, notes, joined = (column(analysis, name) for name in ("verdict", "note", "joined"))
+    assert verdicts == {
+        **dict.fromkeys([0, 1, 2], "duplicate"),
+        **dict.fromkeys([4, 8, 16, 32], "ok"),
+        64: "equals_final",
+        128: "missing",
+        **dict.fromkeys([256, 512], "ok"),
+    }
+    hashes = column(analysis, "hash")
+    assert hashes[0] == hashes[1] == hashes[2] != hashes[4]
+    assert notes[1] == f"same weights as step0, step2, hash {str(hashes[0])[:12]}"
+    assert notes[64] == f"equals the final weights (step512), hash {str(hashes[512])[:12]}"
+    assert notes[128] == "step 128: missing by the spacing of the others"
+    # A curve runs through 4 … 32 and through 256, 512: over none of the doubtful points, nor the gap.
+    assert {step for step, join in joined.items() if join} == {8, 16, 32, 512}
+    assert analysis.summary[0] == (
+        "10 checkpoints read, 6 of them with nothing speaking against their names, 4 doubtful; 1 missing or broken."
+    )
+    assert column(analysis, "cos_final")[64] == column(analysis, "cos_final")[512]
+
+
+def test_a_single_foreign_tensor(make_series) -> None:
+    series = make_series([0, 1, 2, 4, 8, 16, 32])
+    name = "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
+    path = series / "step4" / "model.safetensors"
+    foreign = load_file(series / "step32" / "model.safetensors")[name]
+    save_file({**load_file(path), name: foreign}, path, {"format": "pt"})
+    analysis = analyze_series(series, prompts=PROMPTS)
+    verdicts = column(analysis, "verdict")
+    assert verdicts.pop(4) == "foreign_tensor"
+    assert set(verdicts.values()) == {"ok"}
+    assert f"those of step32 ({name}), hash " in str(column(analysis, "note")[4])
+
+
+def test_bf16_and_fp32_copies_have_one_identity(make_series, save_checkpoint, weights) -> None:
+    series = make_series([0, 1, 2, 4, 8])
+    save_checkpoint(series / "step4", weights(0.2), torch.bfloat16)
+    analysis = analyze_series(series, prompts=PROMPTS)
+    assert column(analysis, "verdict") == {0: "ok", 1: "ok", 2: "duplicate", 4: "duplicate", 8: "ok"}
+    identity, hashes, dtype = (column(analysis, name) for name in ("identity", "hash", "dtype"))
+    assert identity[2] == identity[4] == hashes[2] != hashes[4]
+    assert (dtype[2], dtype[4]) == ("float32", "bfloat16")
+    note = "same weights as step4 (stored as bfloat16 there, float32 here: equal once rounded to bfloat16), hash "
+    assert str(column(analysis, "note")[2]).startswith(note)
+
+
+def test_missing_and_broken_checkpoints_are_named_and_the_run_goes_on(make_series, tmp_path) -> None:
+    series = make_series([0, 1, 2, 4, 8, 16, 32])
+    (series / "step1" / "model.safetensors").unlink()
+    (series / "step2" / "model.safetensors").write_bytes(b"no")
+    (series / "step4" / "config.json").unlink()
+    path = series / "step8" / "model.safetensors"
+    state = load_file(path)
+    state["gpt_neox.final_layer_norm.weight"][0] = torch.nan
+    save_file(state, path, {"format": "pt"})
+    path = series / "step16" / "model.safetensors"
+    state = load_file(path)
+    del state["gpt_neox.final_layer_norm.bias"]
+    save_file(state, path, {"format": "pt"})
+    analysis = analyze_series(series, prompts=PROMPTS, steps="0-32,5")
+    assert column(analysis, "verdict") == {
+        0: "ok",
+        **dict.fromkeys([1, 2, 4, 8, 16], "broken"),
+        5: "missing",
+        32: "ok",
+    }
+    notes = {step: str(note) for step, note in column(analysis, "note").items()}
+    assert "no weights" in notes[1]
+    assert "not a readable safetensors file" in notes[2]
+    assert "no config.json" in notes[4]
+    assert "infinite or NaN weights in gpt_neox.final_layer_norm.weight" in notes[8]
+    assert "missing gpt_neox.final_layer_norm.bias" in notes[16]
+    assert notes[5] == "step 5: asked for, but there is no such revision"
+    assert not any(column(analysis, "joined").values())
+    for folder in series.iterdir():
+        shutil.rmtree(folder)
+        folder.mkdir()
+    with pytest.raises(CheckpointError, match=r"none of 7 checkpoints can be read; .*no weights"):
+        analyze_series(series, prompts=[[1, 2]])
+
+
+@pytest.mark.parametrize("key", ["extra.weight", "gpt_neox.layers.0.attention.dense.weight"])
+def test_tensors_that_do_not_fit_break_a_checkpoint(make_series, key: str) -> None:
+    series = make_series([0, 1, 2])
+    path = series / "step1" / "model.safetensors"
+    save_file({**load_file(path), key: torch.ones(3, 3)}, path, {"format": "pt"})
+    analysis = analyze_series(series, prompts=PROMPTS)
+    assert column(analysis, "verdict") == {0: "ok", 1: "broken", 2: "ok"}
+    assert "do not fit GPTNeoXForCausalLM" in str(column(analysis, "note")[1])
+
+
+def test_code_of_a_checkpoint_is_never_run(make_series, tmp_path) -> None:
+    series = make_series([0, 1, 2])
+    sentinel = tmp_path / "sentinel"
+    code = f"open({str(sentinel)!r}, 'w').close()\nfrom transformers import GPTNeoXConfig as C\n"
+    (series / "step1" / "custom.py").write_text(code)
+    path = series / "step1" / "config.json"
+    auto_map = {"AutoConfig": "custom.C", "AutoModelForCausalLM": "custom.M"}
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "model_type": "custom", "auto_map": auto_map})
+    )
+    # A malicious pickle beside sound checkpoints: refused and named, the others measured.
+    (series / "step2" / "model.safetensors").unlink()
+    torch.save({"w": _Touch(sentinel)}, series / "step2" / "pytorch_model.bin")
+    analysis = analyze_series(series, prompts=PROMPTS)
+    assert column(analysis, "verdict") == {0: "ok", 1: "broken", 2: "broken"}
+    assert "pytorch_model.bin: refused" in str(column(analysis, "note")[2])
+    assert not sentinel.exists()
+
+
+class _Touch:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_finished_steps_are_kept(make_series, tmp_path, loads) -> None:
+    series, folder = make_series([0, 1, 2, 4]), tmp_path / "out"
+    first = analyze_series(series, prompts=PROMPTS, folder=folder)
+    assert len(loads) == 4
+    again = analyze_series(series, prompts=PROMPTS, folder=folder)
+    assert len(loads) == 4
+    pd.testing.assert_frame_equal(again.table, first.table)
+    assert again.examples == first.examples
+    pd.testing.assert_frame_equal(pd.read_parquet(folder / "series.parquet"), first.table, check_dtype=False)
+    # Another batch size gives the same numbers, so it may go on; other prompts may not.
+    analyze_series(series, SeriesConfig(batch_size=2), prompts=PROMPTS, folder=folder)
+    assert len(loads) == 4
+    with pytest.raises(RunError, match="holds an analysis with other settings"):
+        analyze_series(series, prompts=PROMPTS[:2], folder=folder)
+
+
+def test_a_checkpoint_that_changed_is_measured_anew(
+    make_series, tmp_path, loads, save_checkpoint, weights
+) -> None:
+    series, folder = make_series([0, 1, 2]), tmp_path / "out"
+    before = analyze_series(series, prompts=PROMPTS, folder=folder)
+    save_checkpoint(series / "step1", weights(0.15))
+    after = analyze_series(series, prompts=PROMPTS, folder=folder)
+    assert len(loads) == 4
+    assert column(after, "hash")[1] != column(before, "hash")[1]
+    assert column(after, "hash")[2] == column(before, "hash")[2]
+
+
+def test_killed_at_any_step_it_goes_on(make_series, tmp_path, loads) -> None:
+    series = make_series([0, 1, 2, 4, 8])
+    whole = analyze_series(series, prompts=PROMPTS)
+    torch.set_num_threads(1)
+    for killed_at in (1, 3):
+        folder = tmp_path / f"out{killed_at}"
+
+        def die(done: int, total: int, label: str, at: int = killed_at) -> None:
+            if done == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        child = os.fork()
+        if not child:
+            try:
+                analyze_series(series, prompts=PROMPTS, folder=folder, progress=die)
+            finally:
+                os._exit(1)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        assert len(list((folder / "steps").glob("*.safetensors"))) == killed_at
+        loads.clear()
+        resumed = analyze_series(series, prompts=PROMPTS, folder=folder)
+        assert len(loads) == 5 - killed_at
+        pd.testing.assert_frame_equal(resumed.table, whole.table)
+
+
+def test_memory_does_not_grow_with_the_series(tmp_path, tokenizer) -> None:
+    """20 checkpoints of 13 MB: were they kept, memory would grow by a quarter of a gigabyte."""
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    config = GPTNeoXConfig(
+        hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024, vocab_size=300
+    )
+    model = GPTNeoXForCausalLM(config)
+    for step in range(20):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.001)
+        model.save_pretrained(tmp_path / f"step{step}")
+    tokenizer.save_pretrained(tmp_path)
+    resident: list[int] = []
+
+    def note(done: int, total: int, label: str) -> None:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+        resident.append(int(pages) * os.sysconf("SC_PAGE_SIZE"))
+
+    analyze_series(tmp_path, prompts=PROMPTS, progress=note)
+    assert len(resident) == 21
+    assert max(resident[3:]) <= 1.05 * resident[2]
+
+
+def test_batches_change_nothing(make_series) -> None:
+    series = make_series([0, 1])
+    one = analyze_series(series, SeriesConfig(batch_size=1), prompts=PROMPTS)
+    all_ = analyze_series(series, prompts=PROMPTS)
+    pd.testing.assert_frame_equal(one.table, all_.table, atol=1e-5, rtol=1e-5)
+    assert one.examples == all_.examples
+
+
+def test_the_table_says_what_was_measured(make_series) -> None:
+    analysis = analyze_series(make_series([0, 1]), SeriesConfig(n_prompts=2, n_tokens=4), prompts=PROMPTS)
+    expected = (
+        "step stage tokens label verdict doubtful joined note hash identity same_as dtype distance detour "
+        "loss repetition entropy cos_final cos_embed cos_layer_0 cos_layer_1"
+    )
+    assert " ".join(analysis.table.columns) == expected
+    assert analysis.table[["loss", "repetition", "entropy", "cos_final", "cos_layer_1"]].notna().all().all()
+    examples = analysis.examples["step1"]
+    assert [example.prompt for example in examples] == PROMPTS[:2]
+    assert all(len(example.tokens) == 4 for example in examples)
+    assert analysis.summary[1] == "4 tokens after each of 2 prompts, greedy, in float32; ruled out: token 0."
+
+
+def test_published_weights_close_the_table(make_series, copy_weights) -> None:
+    series = make_series([0, 1, 2, 4, 8])
+    (series / "step8").rename(series / "main")
+    copy_weights(series / "main", series / "step1")
+    analysis = analyze_series(series, prompts=PROMPTS, steps="0-2")
+    assert analysis.table["verdict"].tolist() == ["ok", "equals_final", "ok", "final"]
+    last = analysis.table.iloc[-1]
+    assert last["label"] == "main"
+    assert pd.isna(last["step"])
+    assert pd.isna(last["cos_final"])
+    assert not last["joined"]
+
+
+def test_identity_alone_needs_no_tokenizer_and_no_model(make_series, loads) -> None:
+    series = make_series([0, 1, 2])
+    for path in series.rglob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(ConfigError, match="no tokenizer with the checkpoints or beside them"):
+        analyze_series(series, prompts=PROMPTS)
+    analysis = analyze_series(series, prompts=[], identity_only=True)
+    assert analysis.table["verdict"].tolist() == ["ok", "ok", "ok"]
+    assert analysis.table["cos_final"].isna().all()
+    assert not loads
+    assert analyze_series(series, prompts=[[1, 2, 3], [4]]).table["cos_final"].notna().all()
+
+
+def test_a_tokenizer_may_lie_beside_the_checkpoints_or_elsewhere(make_series, tokenizer, tmp_path) -> None:
+    series = make_series([0, 1])
+    expected = analyze_series(series, prompts=PROMPTS).table
+    for path in series.rglob("tokenizer*"):
+        path.unlink()
+    tokenizer.save_pretrained(tmp_path / "elsewhere")
+    elsewhere = analyze_series(series, prompts=PROMPTS, tokenizer=tmp_path / "elsewhere")
+    pd.testing.assert_frame_equal(elsewhere.table, expected)
+    tokenizer.save_pretrained(series)
+    pd.testing.assert_frame_equal(analyze_series(series, prompts=PROMPTS).table, expected)
+
+
+def test_folders_without_a_series_are_explained(make_series, tmp_path) -> None:
+    with pytest.raises(CheckpointError, match="give the folder above it"):
+        analyze_series(make_series([0, 1]) / "step0")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match="expected folders named by their steps"):
+        analyze_series(tmp_path / "empty")
+    with pytest.raises(ConfigError, match="expected a folder of checkpoint folders, a repository"):
+        analyze_series(tmp_path / "nowhere" / "at" / "all")
+    with pytest.raises(
+        ConfigError, match=r"steps: none of those asked for is there; .* has 2 from step 0 to step 1"
+    ):
+        analyze_series(tmp_path / "series", steps="7")
+
+
+def test_devices_that_are_not_there_are_named(make_series) -> None:
+    for device in ("cuda:77", "toaster"):
+        with pytest.raises(ConfigError, match=f"device: '{device}' cannot be used here"):
+            analyze_series(make_series([0]), SeriesConfig(device=device), prompts=PROMPTS)
+
+
+def test_a_full_disk_is_one_line(make_series, tmp_path, monkeypatch) -> None:
+    from mechplateau.llm import store
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    folder = tmp_path / "out"
+    with pytest.raises(RunError, match=r"cannot be written .No space left on device"):
+        analyze_series(make_series([0]), prompts=PROMPTS, folder=folder)
+    assert not list((folder / "steps").iterdir())
+    assert store.Store(folder, (folder / "settings.yaml").read_text()).load("step0", "") is None
+
+
+def test_the_folder_is_named_by_series_settings_and_prompts(tmp_path) -> None:
+    source = FolderSource(tmp_path)
+    config = SeriesConfig()
+    folder = analysis_folder("runs", source, config, PROMPTS)
+    assert folder.parent == Path("runs")
+    assert folder.name.startswith(f"llm-{tmp_path.name}-")
+    assert analysis_folder("runs", source, SeriesConfig(batch_size=1), PROMPTS) == folder
+    others = [
+        analysis_folder("runs", source, config, PROMPTS[:2]),
+        analysis_folder("runs", source, SeriesConfig(n_tokens=4), PROMPTS),
+        analysis_folder("runs", FolderSource(tmp_path / "x"), config, PROMPTS),
+    ]
+    assert len({folder, *others}) == 4
+
+
+def test_sampling_is_an_option(make_series) -> None:
+    series = make_series([0, 1])
+    greedy = analyze_series(series, prompts=PROMPTS)
+    warm = analyze_series(series, SeriesConfig(temperature=1.0), prompts=PROMPTS)
+    assert "sampled at temperature 1, seed 0" in warm.summary[1]
+    assert warm.examples != greedy.examples
+    assert warm.table["loss"].tolist() == greedy.table["loss"].tolist()
+
+
+def test_generation_runs_in_eval_mode_once_a_checkpoint(make_series, monkeypatch) -> None:
+    modes = []
+    original = generation_module.generate
+    monkeypatch.setattr(
+        generation_module,
+        "generate",
+        lambda model, *a, **k: (modes.append(model.training), original(model, *a, **k))[1],
+    )
+    analyze_series(make_series([0, 1, 2]), prompts=PROMPTS)
+    assert modes == [False, False, False]

@@ -205,6 +205,7 @@ def _config(source: str, assignments: list[str] | None, seed: int | None) -> Run
 def _train(
     config: RunConfig, device: str, runs_dir: Path, threads: int | None, trackers: list[str], quiet: bool
 ) -> Run:
+    import logging
     from contextlib import ExitStack
 
     from mechplateau.console import training_progress
@@ -212,6 +213,9 @@ def _train(
     from mechplateau.training.trackers import Tracker
 
     _check_trackers(trackers)
+    if device == "cpu":
+        # That no GPU kernel runs on a CPU needs no notice to someone who asked for a CPU.
+        logging.getLogger("mechplateau_kernels").setLevel(logging.ERROR)
     with ExitStack() as stack:
         listeners: list[Any] = []
         if not quiet:

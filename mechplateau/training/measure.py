@@ -201,7 +201,7 @@ class Measurer:
                 values |= {f"cos_out_{r}": later[r] for r in range(self.task.n_outputs - 1)}
             if self.everywhere:
                 values[f"norm_{place}"] = metrics.mean_norm(hidden)
-                values[f"stable_rank_{place}"] = metrics.stable_rank(hidden)
+                values[f"stable_rank_{place}"], _ = metrics.stable_rank(hidden)
         return values
 
     def _outputs(self, tokens: Tensor) -> Int[Tensor, "batch n_outputs"]:

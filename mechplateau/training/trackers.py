@@ -19,7 +19,7 @@ from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 
 TRACKERS = ("wandb", "tensorboard")
-PATIENCE = 5.0
+PATIENCE = 8.0
 """Seconds that a tracker gets to finish after the last step."""
 
 
@@ -52,15 +52,16 @@ class Tracker:
         self._dropped = 0
         self._log = folder / name / "tracker.log"
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "mechplateau.training.tracker_process", name, str(folder / name)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=self._log.open("wb"),
-            # Ctrl-C is for the run; the tracker ends when its input does.
-            start_new_session=True,
-            env={**os.environ, "WANDB_SILENT": "true"},
-        )
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "mechplateau.training.tracker_process", name, str(folder / name)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                # Ctrl-C is for the run; the tracker ends when its input does.
+                start_new_session=True,
+                env={**os.environ, "WANDB_SILENT": "true"},
+            )
         self._put({"name": config.run_name, "project": "mechplateau", "config": config.data()})
         self._feeder = threading.Thread(target=self._feed, daemon=True)
         self._feeder.start()

@@ -1,0 +1,269 @@
+"""The command line: what it prints, what it refuses and how, interruption, sweeps, trackers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mechplateau import cli
+from mechplateau.config import RunConfig
+from mechplateau.runs import list_runs, load_run
+from mechplateau.runs.checkpoints import read_tensors
+
+TINY = [
+    "--set", "task.n=4", "--set", "task.p=7", "--set", "task.max_num=6", "--set", "model.d_model=8",
+    "--set", "training.batch_size=8", "--set", "evaluation.samples=8",
+]  # fmt: skip
+
+
+@pytest.fixture
+def run_cli(monkeypatch, capsys, tmp_path):
+    """Call the command in this process: returns exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["mechplateau", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(caught.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "mechplateau", *arguments]
+
+
+def test_help_needs_no_heavy_import():
+    script = (
+        "import sys; sys.argv = ['mechplateau', '--help']\n"
+        "from mechplateau.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'transformer_lens', 'pandas', 'numpy', 'pydantic', 'matplotlib', 'rich.live'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in ("train", "config", "show", "report", "list", "sweep", "demo"):
+        assert f"  {name} " in done.stdout
+
+
+def test_config_prints_a_file_that_trains_the_same_run(run_cli, tmp_path):
+    code, out, _ = run_cli("config", "mws", *TINY, "--set", "training.steps=5", "--seed", "3")
+    assert code == 0
+    config = RunConfig.parse(yaml.safe_load(out))
+    assert (config.training.steps, config.seed, config.task.k) == (5, 3, 2)
+    Path("mine.yaml").write_text(out)
+    code, out, _ = run_cli("train", "mine.yaml", "--quiet")
+    assert code == 0
+    assert Path(out.strip()) == Path("runs") / config.run_name
+    code, out, _ = run_cli("train", "mine.yaml", "--set", "task.k=3", "--seed", "4", "--quiet")
+    assert load_run(out.strip()).task.k == 3
+
+
+def test_train_show_list_report(run_cli):
+    code, out, err = run_cli("train", "mws", *TINY, "--set", "training.steps=8")
+    assert code == 0
+    assert "Step of the drop" in out
+    assert "step 8/8" in err  # no terminal: plain lines
+    (run,) = list_runs("runs")
+    code, out, _ = run_cli("show", run.name[:8])
+    assert code == 0
+    assert "(finished)" in out
+    code, out, _ = run_cli("list")
+    assert "8/8" in out
+    code, out, _ = run_cli("report", run.name)
+    report = Path(out.strip())
+    assert report == Path("runs") / run.name / "report.html"
+    assert report.read_text().lstrip().lower().startswith("<!doctype html>")
+    code, out, _ = run_cli("report", str(run.path), "-o", "elsewhere.html")
+    assert Path("elsewhere.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "mwss"], "task.name: unknown task 'mwss'; known: "),
+        (["train", "none.yaml"], "none.yaml: cannot be read (No such file or directory)"),
+        (["train", "mws", "--set", "training.stepz=3"], "training.stepz: unknown field; allowed here: steps,"),
+        (["train", "mws", "--set", "task.k=99"], "task.k: expected a window of at most n = 16 inputs, got 99"),
+        (["train", "mws", "--set", "task.p=5"], "task.p: expected a modulus above"),
+        (["train", "mws", "--set", "training.lr=-1"], "training.lr: input should be greater than 0, got -1"),
+        (["train", "mws", "--set", "training.steps=0"], "training.steps: input should be greater than or equal to 1"),
+        (["train", "mws", "--set", "training.steps"], "--set training.steps: expected field=value"),
+        (["train", "mws", "--device", "tpu"], "device: expected cpu, cuda or cuda:N, got 'tpu'"),
+        (["train", "mws", "--tracker", "mlflow"], "tracker: expected one of wandb, tensorboard, got 'mlflow'"),
+        (["train", "mws", "--threads", "0"], "threads: expected at least 1, got 0"),
+        (["train", "mws", "--seed", "-1"], "seed: input should be greater than or equal to 0, got -1"),
+        (["show", "nothing"], "nothing: no such run in runs"),
+        (["report", "nothing"], "nothing: no such run in runs"),
+        (["sweep", "mws", "--seeds", "0"], "--seeds: expected at least 1, got 0"),
+        (["sweep", "mws", "--jobs", "0"], "--jobs: expected at least 1, got 0"),
+        (["sweep", "mws", "--set", "task.k=2,99"], "task.k: expected a window of at most n = 16 inputs, got 99"),
+        (["config", "mws", "--set", "model.attention=relu"], "model.attention: input should be 'linear' or 'softmax'"),
+    ],
+)
+def test_a_mistake_is_one_line_exit_code_2_and_nothing_left(run_cli, tmp_path, arguments, message):
+    code, out, err = run_cli(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith(f"mechplateau: {message}")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_ambiguous_name_lists_the_runs(run_cli):
+    for seed in ("0", "1"):
+        run_cli("train", "mws", *TINY, "--set", "training.steps=1", "--seed", seed, "--quiet")
+    code, _, err = run_cli("show", "mws-")
+    assert code == 2
+    assert "several runs begin so: mws-" in err
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
+    arguments = ["train", "mws", *TINY, "--set", "training.steps=4000", "--set", "evaluation.every=5", "--threads", "1"]
+    arguments += ["--runs-dir", str(tmp_path)]
+    process = subprocess.Popen(command(*arguments), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("*/checkpoints/step_000200.safetensors")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "the same command goes on from there" in err
+    (run,) = list_runs(tmp_path)
+    assert run.status == "interrupted"
+    stopped = run.reached
+    assert 200 <= stopped < 4000
+    (state,) = (run.path / "resume").iterdir()
+    assert read_tensors(state)[1]["step"] >= stopped
+
+
+OFFLINE = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "NO_PROXY": ""}
+
+
+def offline(**more: str) -> dict[str, str]:
+    """An environment without account, key or network."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    return {**kept, **OFFLINE, "HOME": "/nonexistent", "MPLCONFIGDIR": "/tmp", **more}
+
+
+def sweep_command(runs_dir: Path, steps: int) -> list[str]:
+    arguments = ["sweep", "mws", *TINY, "--set", f"training.steps={steps}", "--set", "task.k=1,2,3", "--seeds", "2"]
+    arguments += ["--jobs", "2", "--threads", "1", "--runs-dir", str(runs_dir), "--tracker", "wandb"]
+    return command(*arguments)
+
+
+def test_a_sweep_cut_half_way_runs_only_the_rest(tmp_path):
+    """6 configurations, a tracker, no network, no account; killed after 3 of them."""
+    process = subprocess.Popen(
+        sweep_command(tmp_path, 3), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=offline()
+    )
+    assert process.stdout is not None
+    finished = []
+    for line in process.stdout:
+        if " finished" in line:
+            finished.append(line.split()[1])
+        if len(finished) == 3:
+            break
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    time.sleep(0.5)
+    times = {name: (tmp_path / name / "metrics.parquet").stat().st_mtime_ns for name in finished}
+    # The fourth may still be running on: its lock is released when it ends.
+    subprocess.run(["pkill", "-9", "-f", str(tmp_path)], check=False)
+    done = subprocess.run(
+        sweep_command(tmp_path, 3), capture_output=True, text=True, stdin=subprocess.DEVNULL, env=offline(), check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 finished, 3 skipped, 0 failed" in done.stdout
+    for name, before in times.items():
+        assert (tmp_path / name / "metrics.parquet").stat().st_mtime_ns == before
+    runs = list_runs(tmp_path)
+    assert len(runs) == 6
+    for run in runs:
+        assert run.status == "finished"
+        assert run.name == run.config.run_name
+        assert list(run.metrics["step"]) == [0, 1, 2, 3]
+    again = subprocess.run(
+        sweep_command(tmp_path, 3), capture_output=True, text=True, stdin=subprocess.DEVNULL, env=offline(), check=False
+    )
+    assert "0 finished, 6 skipped, 0 failed" in again.stdout
+
+
+def test_a_tracker_without_network_ends_in_time_and_loses_nothing(tmp_path):
+    arguments = ["train", "mws", *TINY, "--set", "training.steps=3", "--tracker", "wandb", "--runs-dir", str(tmp_path)]
+    begin = time.monotonic()
+    done = subprocess.run(
+        command(*arguments), capture_output=True, text=True, stdin=subprocess.DEVNULL, env=offline(), timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = list_runs(tmp_path)
+    assert list(run.metrics["step"]) == [0, 1, 2, 3]
+    finished = (run.path / "metrics.parquet").stat().st_mtime
+    assert time.time() - finished < 10
+    assert time.monotonic() - begin < 120
+
+
+def test_a_tracker_that_hangs_is_ended(tmp_path, monkeypatch):
+    from mechplateau.training import trackers
+
+    monkeypatch.setattr(trackers, "PATIENCE", 0.3)
+    monkeypatch.setattr(sys, "executable", _script(tmp_path, "import time; time.sleep(60)"))
+    with trackers.Tracker("tensorboard", RunConfig.for_task("mws"), tmp_path) as tracker:
+        for step in range(5):
+            tracker.on_step(step, {"step": step, "loss": 1.0})
+    assert tracker.notice is not None
+    assert "did not finish within" in tracker.notice
+
+
+def test_a_tracker_that_dies_does_not_disturb(tmp_path, monkeypatch):
+    from mechplateau.training import trackers
+
+    monkeypatch.setattr(sys, "executable", _script(tmp_path, "raise SystemExit(3)"))
+    with trackers.Tracker("tensorboard", RunConfig.for_task("mws"), tmp_path) as tracker:
+        for step in range(2000):
+            tracker.on_step(step, {"step": step, "loss": 1.0})
+    assert tracker.notice is not None
+    assert "ended with an error" in tracker.notice
+
+
+def _script(folder: Path, source: str) -> str:
+    path = folder / "tracker.sh"
+    path.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{source}'\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_tensorboard_gets_every_row(tmp_path, monkeypatch):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from mechplateau.training import trackers
+
+    monkeypatch.setattr(trackers, "PATIENCE", 120.0)
+    with trackers.Tracker("tensorboard", RunConfig.for_task("mws"), tmp_path) as tracker:
+        for step in range(4):
+            tracker.on_step(step, {"step": step, "loss": 1.0 / (step + 1), "cos_final": None if step else 0.5})
+    assert tracker.notice is None
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [round(event.value, 4) for event in events.Scalars("loss")] == [1.0, 0.5, 0.3333, 0.25]
+    assert [event.step for event in events.Scalars("cos_final")] == [0]
+
+
+def test_no_port_is_opened_and_none_is_needed():
+    """A guard for the tests above: the proxy they point at does not answer."""
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", 9)) != 0

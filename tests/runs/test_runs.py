@@ -1,0 +1,253 @@
+"""Run folders: round trips, strictness, phases, and errors that say what to do."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import mechplateau
+from mechplateau.config import RunConfig
+from mechplateau.errors import CheckpointError, ConfigError, RunError
+from mechplateau.models.transformer import parameters_of
+from mechplateau.runs import RunWriter, files, list_runs, load_checkpoint, load_run
+from mechplateau.runs.checkpoints import read_tensors, save_tensors
+from mechplateau.runs.phases import find_phases
+from mechplateau.runs.writer import checkpoint_description
+from mechplateau.training import train
+from mechplateau.training.measure import Measurer
+
+CONFIG = RunConfig.for_task(
+    "mws",
+    task={"n": 4, "k": 2, "p": 7, "max_num": 6},
+    model={"d_model": 8, "n_heads": 2},
+    training={"steps": 6, "batch_size": 8, "lr": 1e-2},
+    evaluation={"samples": 8},
+    checkpoints={"every": 3},
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return train(CONFIG, runs_dir=tmp_path_factory.mktemp("runs")).path
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    """A copy that a test may damage."""
+    return shutil.copytree(finished, tmp_path / finished.name)
+
+
+def test_a_checkpoint_saved_loaded_and_saved_again_has_equal_bytes(finished, tmp_path):
+    run = load_run(finished)
+    model = run.model(3)
+    save_tensors(tmp_path / "again.safetensors", parameters_of(model), checkpoint_description(run.config, 3))
+    original = finished / "checkpoints" / "step_000003.safetensors"
+    assert (tmp_path / "again.safetensors").read_bytes() == original.read_bytes()
+
+
+def test_a_checkpoint_describes_itself(finished):
+    path = finished / "checkpoints" / "step_000003.safetensors"
+    _, description = read_tensors(path)
+    assert description["step"] == 3
+    assert description["processed"] is False
+    assert RunConfig.parse(description["config"]) == CONFIG
+    model = load_checkpoint(path)
+    tokens = CONFIG.task.sample(2)[:, :-1]
+    assert torch.equal(model(tokens), load_run(finished).model(3)(tokens))
+
+
+def test_a_run_opens_in_a_notebooks_way(finished):
+    run = mechplateau.load_run(finished)
+    model = run.model("after")
+    tokens = run.task.sample(8)
+    logits, cache = model.run_with_cache(tokens[:, :-1])
+    assert logits.shape == (8, 8, 8)
+    assert cache["pattern", 0].shape == (8, 2, 8, 8)
+    assert not model.training
+    assert run.steps == (0, 3, 6)
+    assert list(run.metrics["step"]) == list(range(7))
+    assert run.status == "finished"
+    assert set(run.maps("before")) == {"pattern.L0", "cosine.final"}
+    assert run.maps("before")["pattern.L0"].shape == (2, 8, 8)
+
+
+def test_columns_are_the_documented_ones(finished):
+    columns = load_run(finished).metrics.columns
+    assert list(columns) == list(Measurer(CONFIG.task, 1, "final", torch.device("cpu")).columns())
+    assert list(columns) == [
+        "step",
+        "loss",
+        "accuracy",
+        *(f"accuracy_out_{r}" for r in range(4)),
+        *(f"loss_out_{r}" for r in range(4)),
+        "repetition",
+        "repetition_data",
+        "entropy",
+        "entropy_data",
+        "alpha_1",
+        "apm_window",
+        "apm_zero_count",
+        "cos_final",
+        *(f"cos_out_{r}" for r in range(4)),
+    ]
+
+
+def test_undefined_is_null_in_the_file_and_nan_in_pandas(finished):
+    table = pq.read_table(finished / "metrics.parquet")
+    assert table["cos_out_3"].null_count == table.num_rows  # nothing comes after the last output
+    assert table["loss"].null_count == 0
+    assert load_run(finished).metrics["cos_out_3"].isna().all()
+
+
+def test_finished_runs_keep_nothing_to_resume_from(finished):
+    names = {path.name for path in finished.iterdir()}
+    assert names == {"config.yaml", "environment.json", "state.json", "metrics.parquet", "checkpoints", "maps", ".lock"}
+
+
+def test_loading_is_strict(copied):
+    path = copied / "checkpoints" / "step_000003.safetensors"
+    tensors, description = read_tensors(path)
+
+    def rewritten(change):
+        changed = dict(tensors)
+        change(changed)
+        save_tensors(path, changed, description)
+        with pytest.raises(CheckpointError) as caught:
+            load_run(copied).model(3)
+        assert "step_000003.safetensors" in str(caught.value)
+        return str(caught.value)
+
+    assert "missing blocks.0.attn.W_Q" in rewritten(lambda t: t.pop("blocks.0.attn.W_Q"))
+    assert "unknown blocks.0.attn.W_X" in rewritten(lambda t: t.update({"blocks.0.attn.W_X": torch.zeros(1)}))
+    assert "ln_final.w has shape [9], expected [8]" in rewritten(lambda t: t.update({"ln_final.w": torch.zeros(9)}))
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbage", "foreign", "future", "missing"])
+def test_a_damaged_checkpoint_is_one_line(copied, damage):
+    path = copied / "checkpoints" / "step_000003.safetensors"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif damage == "garbage":
+        path.write_bytes(b"garbage")
+    elif damage == "foreign":
+        save_file(load_file(path), path)
+    elif damage == "future":
+        tensors, description = read_tensors(path)
+        save_file(tensors, path, metadata={"mechplateau": json.dumps({**description, "format": 99})})
+    else:
+        path.unlink()
+    with pytest.raises((CheckpointError, RunError)) as caught:
+        load_run(copied).model(3)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value) or "kept: 0, 6" in str(caught.value)
+
+
+def test_a_missing_run_and_step_and_phase_are_named(finished, tmp_path):
+    with pytest.raises(RunError, match="no run here"):
+        load_run(tmp_path / "none")
+    run = load_run(finished)
+    with pytest.raises(RunError, match="no checkpoint at step 4; kept: 0, 3, 6"):
+        run.model(4)
+    with pytest.raises(RunError, match="expected a step, or one of before, during, after; got 'later'"):
+        run.model("later")
+    with pytest.raises(RunError, match="no plateau was found .* steps kept: 0, 3, 6"):
+        run.model("during")
+
+
+def test_a_run_of_an_unregistered_task_is_one_clear_error(copied):
+    text = (copied / "config.yaml").read_text().replace("name: mws", "name: os.system")
+    (copied / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"unknown task 'os\.system'.*@register_task"):
+        load_run(copied)
+    assert list_runs(copied.parent) == []
+
+
+def test_phases_come_from_the_curve():
+    recorded = pd.read_csv(os.path.join(os.path.dirname(__file__), "..", "data", "mws_authors_code_cpu.csv"))
+    metrics = pd.DataFrame({"step": recorded["step"] + 1, "loss": recorded["train_loss"]})
+    phases = find_phases(metrics, range(0, 401, 20))
+    assert phases.plateau.found
+    middle = (phases.plateau.onset + phases.plateau.drop) / 2
+    assert abs(phases.during - middle) <= 10
+    assert (phases.before, phases.after) == (0, 400)
+    assert phases.step("during") == phases.during
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):
+    """The disk is full from the third checkpoint file on; with room again the same call goes on."""
+    whole = train(CONFIG, runs_dir=tmp_path / "whole")
+    sync, count = files._sync, 0
+
+    def full(path):
+        nonlocal count
+        count += path.name.startswith(".tmp") and "step_000003" in path.name
+        if count:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        sync(path)
+
+    monkeypatch.setattr(files, "_sync", full)
+    with pytest.raises(RunError, match=r"cannot be written \(No space left on device\); free space") as caught:
+        train(CONFIG, runs_dir=tmp_path / "full")
+    assert "\n" not in str(caught.value)
+    root = tmp_path / "full" / CONFIG.run_name
+    assert not list(root.rglob(".tmp-*"))
+    assert load_run(root).steps == (0,)
+    monkeypatch.setattr(files, "_sync", sync)
+    resumed = train(CONFIG, runs_dir=tmp_path / "full")
+    pd.testing.assert_frame_equal(resumed.metrics, whole.metrics, check_exact=True)
+    assert torch.equal(resumed.weights()["embed.W_E"], whole.weights()["embed.W_E"])
+
+
+def test_an_old_file_survives_a_failed_write(tmp_path):
+    path = tmp_path / "file"
+    files.write_text(path, "old")
+
+    def fail(temporary):
+        temporary.write_text("half")
+        raise OSError(errno.EIO, "broken")
+
+    with pytest.raises(RunError):
+        files.write_atomic(path, fail)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_damaged_resume_file_falls_back_and_a_torn_row_is_dropped(tmp_path):
+    with RunWriter(CONFIG, tmp_path) as writer:
+        writer.begin({"threads": 1})
+        for step in (0, 1, 2):
+            writer.append({"step": step, "loss": 1.0})
+        writer.save(2, {"w": torch.ones(2)}, {}, None, keep=True)
+        writer.append({"step": 3, "loss": 0.5})
+        root = writer.layout.root
+    with (root / "metrics.part.jsonl").open("a") as file:
+        file.write('{"step": 4, "lo')
+    (root / "resume" / "step_000005.safetensors").write_bytes(b"torn")
+    with RunWriter(CONFIG, tmp_path) as writer:
+        assert writer.resume_step == 2
+    assert list(load_run(root).metrics["step"]) == [0, 1, 2]
+
+
+def test_a_run_in_progress_can_be_looked_at(tmp_path):
+    with RunWriter(CONFIG, tmp_path) as writer:
+        writer.begin({"threads": 1})
+        writer.append({"step": 0, "loss": 1.0})
+        run = load_run(writer.layout.root)
+        assert run.status == "running"
+        assert run.reached == 0
+        with pytest.raises(RunError, match="no checkpoint was kept yet"):
+            _ = run.phases
+
+
+def test_unwritable_folder_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(RunError, match="cannot be written"):
+        train(CONFIG, runs_dir=tmp_path / "file")

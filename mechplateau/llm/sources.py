@@ -84,7 +84,7 @@ def open_source(text: str) -> tuple[Source, StepChoice | None]:
         ConfigError: none of these.
     """
     path = Path(text).expanduser()
-    if path.is_dir():
+    if text and path.is_dir():
         return FolderSource(path.resolve()), StepChoice(everything=True)
     if text in PRESETS:
         return HubSource(PRESETS[text].repository), StepChoice.parse(PRESETS[text].steps)
@@ -171,8 +171,8 @@ class HubSource:
             except _unreachable() as error:
                 if (status := _status(error)) in (401, 403, 404):
                     raise CheckpointError(
-                        f"{self.name}: the hub has no such repository, or not for you (HTTP {status}); check the "
-                        "name or log in with `hf auth login`"
+                        f"{self.name}: the hub has no such repository, or not for you (HTTP {status}), nor is "
+                        "there a folder of this name; check it or log in with `hf auth login`"
                     ) from None
                 self._list_cache(f"the hub cannot be reached ({_reason(error)})")
             else:
@@ -201,8 +201,13 @@ class HubSource:
         commit = self._commits[label]
         try:
             if constants.is_offline_mode() or self.notice is not None:
-                # Which files there are is only known to the hub: take what the cache has.
-                return Path(snapshot_download(self.name, revision=commit, local_files_only=True))
+                # Asking for all files would find incomplete what was downloaded without the pickled ones.
+                wanted = [*_SMALL_FILES, *_SAFETENSORS]
+                return Path(
+                    snapshot_download(
+                        self.name, revision=commit, allow_patterns=wanted, local_files_only=True
+                    )
+                )
             names = HfApi().list_repo_files(self.name, revision=commit)
             safe = any(name.endswith(".safetensors") for name in names)
             wanted = [*_SMALL_FILES, *(_SAFETENSORS if safe else _PICKLED)]

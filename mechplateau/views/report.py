@@ -65,7 +65,6 @@ def _report_context(view: RunView) -> dict[str, Any]:
         "title": visible_token(view.title),
         "verdict": verdict(view),
         "found": plateau is not None and plateau.found,
-        "reason": plateau.reason if plateau is not None and plateau.found else "",
         "cards": summary_cards(view),
         "claims": view.claims,
         "config": view.config_yaml,

@@ -90,13 +90,8 @@ def verdict(view: RunView) -> str:
         return "The plateau has not been looked for."
     if not plateau.found:
         return f"No plateau: {plateau.reason}" if plateau.reason else "No plateau was found."
-    level = f" at a loss of {plateau.plateau_level:.2f}" if plateau.plateau_level is not None else ""
-    final = f" towards {plateau.final_level:.2f}" if plateau.final_level is not None else ""
-    sure = f" Confidence {plateau.confidence:.2f}." if plateau.confidence is not None else ""
-    return (
-        f"The loss stays on a plateau{level} from step {plateau.onset} on, "
-        f"then drops{final} at step {plateau.drop}.{sure}"
-    )
+    found = plateau.reason or f"The loss stays on a plateau from step {plateau.onset} to step {plateau.drop}."
+    return found if plateau.confidence is None else f"{found} Confidence {plateau.confidence:.2f}."
 
 
 def _peak(metrics: pd.DataFrame, column: str | None) -> Peak | None:

@@ -80,9 +80,10 @@ def test_a_loss_that_blew_up_is_undefined_not_a_peak() -> None:
 
 
 def test_verdict_says_what_was_found() -> None:
-    sentence = verdict(view_of(TABLE, PlateauView(True, 1, 2, 2.5, 1.0, 0.9)))
-    assert "loss of 2.50 from step 1" in sentence
-    assert "at step 2" in sentence
+    assert verdict(view_of(TABLE, PlateauView(True, 1, 2, 2.5, 1.0, 0.9))) == (
+        "The loss stays on a plateau from step 1 to step 2. Confidence 0.90."
+    )
+    assert verdict(view_of(TABLE, PlateauView(True, 1, 2, reason="It stays."))) == "It stays."
     assert verdict(view_of(TABLE, PlateauView(False, reason="the loss never drops"))).endswith(
         "the loss never drops"
     )

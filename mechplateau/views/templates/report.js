@@ -93,10 +93,11 @@ function drawMaps() {
     const found = attentionInto(byId("attention"), state.index, false);
     const where = layers.length * layers[0].shape[0] > 1 ? `, layer ${state.layer} head ${state.head}` : "";
     byId("attention").setAttribute("aria-label", `Attention map at step ${step}${where}: ${range(found)}`);
-    const outlined = state.outline && data.targets.some((target) => target.layer === state.layer);
+    const outlined = state.outline ? data.targets.filter((target) => target.layer === state.layer) : [];
+    const names = outlined.map(({ name }, index) => `${name} (${["solid", "dashed", "dotted"][index % 3]})`).join(", ");
     byId("attention-note").textContent = `Batch mean, ${range(found)}; scale ±${shown(found.limit)}`
       + (state.ownScale ? " of this step." : ", the same at all steps.")
-      + (outlined ? " Outlined: Ω, where an optimal attention looks." : "")
+      + (outlined.length ? ` Outlined: Ω, where an optimal attention looks${outlined.length > 1 ? ": " + names : ""}.` : "")
       + (data.outputStart ? " Below the dotted line: rows that predict outputs." : "")
       + undefinedNote(found.undefinedCells);
   }

@@ -4,10 +4,11 @@ Needs torch; Triton is imported on the first call that runs it, so importing thi
 and works where Triton is missing. `backend="auto"` runs Triton on CUDA and vectorized torch elsewhere.
 """
 
-from ._dispatch import BackendUnavailable, backend_report
+from ._dispatch import BackendUnavailable
 from .attention import LinearAttentionOutput, linear_attention
 from .cosine import mean_pairwise_cosine, pairwise_cosine
 from .progress import apm, apm_per_sample, zero_attention
+from .report import backend_report
 
 __all__ = [
     "BackendUnavailable",

@@ -9,16 +9,28 @@ import functools
 import importlib.util
 import logging
 import os
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-__all__ = ["BackendUnavailable", "backend_report", "choose_backend"]
+__all__ = [
+    "BackendUnavailable",
+    "choose_backend",
+    "device_obstacle",
+    "full_precision",
+    "paths_used",
+    "requested_backend",
+    "say_once",
+]
 
 ENVIRONMENT_VARIABLE = "MECHPLATEAU_KERNELS"
 BACKENDS = ("auto", "triton", "torch")
 MINIMUM_CAPABILITY = (8, 0)
 
 logger = logging.getLogger("mechplateau_kernels")
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "y", "yes")
+"""Whether kernels run on the CPU, in Triton's interpreter (slow: for tests); settled at import."""
 
 _used: dict[str, set[str]] = {}
 _said: set[str] = set()
@@ -33,18 +45,20 @@ def triton_installed() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def interpreter_requested() -> bool:
-    """Whether Triton kernels run on the CPU, in Triton's interpreter (slow: for tests)."""
-    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "y", "yes")
-
-
 def say_once(message: str) -> None:
     if message not in _said:
         _said.add(message)
         logger.warning(message)
 
 
-def _requested(backend: str) -> tuple[str, str]:
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Autocast off, where it is on: the references choose their own precision."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()
+
+
+def requested_backend(backend: str) -> tuple[str, str]:
     """The backend asked for, and who asked."""
     if backend not in BACKENDS:
         raise ValueError(f"backend: expected one of {', '.join(BACKENDS)}; got {backend!r}")
@@ -58,7 +72,7 @@ def _requested(backend: str) -> tuple[str, str]:
     return from_environment, f"{ENVIRONMENT_VARIABLE}={from_environment}"
 
 
-def _device_obstacle(device: torch.device) -> str | None:
+def device_obstacle(device: torch.device) -> str | None:
     """Why Triton cannot run on this device, or None."""
     if not triton_installed():
         return "triton is not installed"
@@ -69,7 +83,7 @@ def _device_obstacle(device: torch.device) -> str | None:
         if capability < MINIMUM_CAPABILITY:
             return f"the card's compute capability is {capability[0]}.{capability[1]}, and 8.0 is needed"
         return None
-    if device.type == "cpu" and interpreter_requested():
+    if device.type == "cpu" and INTERPRETED:
         return None
     if device.type == "cpu":
         return (
@@ -84,11 +98,11 @@ def choose_backend(op: str, backend: str, device: torch.device, obstacle: str | 
     Raises `BackendUnavailable` where Triton was asked for and cannot run, `ValueError` for an unknown
     backend.
     """
-    wanted, asker = _requested(backend)
+    wanted, asker = requested_backend(backend)
     if wanted == "torch":
         chosen = "torch"
     else:
-        obstacle = _device_obstacle(device) or obstacle
+        obstacle = device_obstacle(device) or obstacle
         if obstacle is None:
             chosen = "triton"
         elif wanted == "triton":
@@ -106,17 +120,6 @@ def choose_backend(op: str, backend: str, device: torch.device, obstacle: str | 
     return chosen
 
 
-def backend_report() -> dict[str, object]:
-    """What would run and what has run in this process, for the record of a run; plain JSON values."""
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda" if cuda else "cpu")
-    wanted, _ = _requested("auto")
-    obstacle = _device_obstacle(device)
-    return {
-        "requested": wanted,
-        "default": "torch" if wanted == "torch" or obstacle else "triton",
-        "why_not_triton": obstacle,
-        "interpreter": device.type == "cpu" and obstacle is None,
-        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
-        "used": {op: sorted(paths) for op, paths in sorted(_used.items())},
-    }
+def paths_used() -> dict[str, list[str]]:
+    """Which implementations each operation has run so far in this process."""
+    return {op: sorted(paths) for op, paths in sorted(_used.items())}

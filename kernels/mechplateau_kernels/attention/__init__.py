@@ -7,8 +7,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .._dispatch import choose_backend
+from .._dispatch import choose_backend, full_precision
 from . import reference
+from .configs import MAX_POSITIONS, MAX_WIDTH, Options
+from .ops import fused_linear_attention
+from .sets import MAX_PLANES, pack
 
 __all__ = ["LinearAttentionOutput", "linear_attention"]
 
@@ -56,6 +59,38 @@ def _checked_set(name: str, mask: Tensor, q: Tensor) -> Tensor:
             f"linear_attention: {name} is on {mask.device} and q on {q.device}; move it there with .to()"
         )
     return shaped
+
+
+def _obstacle(q: Tensor, v: Tensor, c: float | Tensor, n_planes: int) -> str | None:
+    """Why the tile kernels cannot take this call, or None."""
+    if q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"the kernels take float32, float16 and bfloat16, and q is {q.dtype}"
+    if q.shape[1] > MAX_POSITIONS:
+        return f"the kernels take up to {MAX_POSITIONS} positions, and there are {q.shape[1]}"
+    if max(q.shape[3], v.shape[3]) > MAX_WIDTH:
+        return f"the kernels take heads up to {MAX_WIDTH} wide; got {q.shape[3]} and {v.shape[3]}"
+    if n_planes > MAX_PLANES:
+        return f"the kernels take {MAX_PLANES} sets, the intervention's included, and there are {n_planes}"
+    if isinstance(c, Tensor) and c.requires_grad:
+        return "the kernels give no gradient of c"
+    return None
+
+
+def _resolved_precision(precision: str, dtype: torch.dtype) -> str:
+    if dtype != torch.float32:
+        return "tf32"  # exact for float16 operands; bfloat16 never multiplies as float32
+    if precision != "auto":
+        return precision
+    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What autocast does to the inputs of a matrix product, where it is on."""
+    device = q.device.type
+    if not torch.is_autocast_enabled(device) or q.dtype == torch.float64:
+        return q, k, v
+    dtype = torch.get_autocast_dtype(device)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
 def linear_attention(
@@ -107,6 +142,30 @@ def linear_attention(
     if intervene is not None:
         intervene = _checked_set("intervene", intervene, q)
     sets = [_checked_set(f"metric_sets[{i}]", mask, q) for i, mask in enumerate(metric_sets)]
-    scale = 1.0 / math.sqrt(q.shape[3]) if scale is None else scale
-    choose_backend("linear_attention", backend, q.device, "its Triton kernel is not there yet")
-    return LinearAttentionOutput(*reference.linear_attention(q, k, v, scale, causal, intervene, c, sets))
+    scale = 1.0 / math.sqrt(q.shape[3]) if scale is None else float(scale)
+    if not isinstance(c, Tensor):
+        c = float(c)
+        if c == 1.0:
+            intervene = None
+    elif intervene is None:
+        c = 1.0
+    elif c.device != q.device and c.device.type != "cpu":
+        raise ValueError(
+            f"linear_attention: c is on {c.device} and q on {q.device}; move it there with .to()"
+        )
+
+    q, k, v = _autocast(q, k, v)
+    obstacle = _obstacle(q, v, c, len(sets) + (intervene is not None))
+    if choose_backend("linear_attention", backend, q.device, obstacle) == "triton":
+        c_tensor = None
+        if isinstance(c, Tensor):
+            # A factor on the host is read now; one on the device when the kernel runs.
+            c_tensor = c.float() if c.device == q.device else None
+            c = 1.0 if c_tensor is not None else float(c)
+        options = Options(
+            c, scale, causal, intervene is not None, len(sets), _resolved_precision(precision, q.dtype)
+        )
+        bits = pack(intervene, sets)
+        return LinearAttentionOutput(*fused_linear_attention(q, k, v, bits, c_tensor, options))
+    with full_precision(q.device):
+        return LinearAttentionOutput(*reference.linear_attention(q, k, v, scale, causal, intervene, c, sets))

@@ -47,7 +47,7 @@ def linear_attention(
     attn = torch.bmm(_by_head(wide_q), _by_head(wide_k).transpose(1, 2)) * scale
     if causal:
         attn = attn.tril_()
-    if intervene is not None and not (isinstance(c, float) and c == 1.0):
+    if intervene is not None:
         by_sample = attn.view(batch, heads, pos, pos)
         attn = torch.where(intervene.unsqueeze(1), by_sample * c, by_sample).view(batch * heads, pos, pos)
     output = torch.bmm(attn, _by_head(wide_v))

@@ -6,14 +6,17 @@ number of positions. Averages run over samples first, then over pairs, as in the
 """
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from .._dispatch import choose_backend
+from .._dispatch import choose_backend, full_precision
 from . import reference
+from .configs import MAX_MATRIX_POSITIONS, MAX_MEAN_POSITIONS, MAX_WIDTH
+from .ops import fused_mean_cosine, fused_pairwise_cosine
 from .pairs import plan_pairs
 
 __all__ = ["mean_pairwise_cosine", "pairwise_cosine"]
@@ -60,8 +63,7 @@ def pairwise_cosine(
     if rows is not None:
         flat = flat[:, :, rows]
         _checked("pairwise_cosine (after rows)", flat)
-    choose_backend("pairwise_cosine", backend, h.device, "its Triton kernel is not there yet")
-    result = reference.pairwise_cosine(flat, reduce)
+    result = _matrix("pairwise_cosine", flat, backend, reduce)
     return result.view(*h.shape[:-3], *result.shape[1:])
 
 
@@ -101,24 +103,80 @@ def mean_pairwise_cosine(
             "mean_pairwise_cosine: per_position goes with exclude, not with pairs; give one of them"
         )
     plan = plan_pairs(h.shape[-2], exclude, pairs)
-    choose_backend("mean_pairwise_cosine", backend, h.device, "its Triton kernel is not there yet")
     if per_position:
         assert plan.cliques is not None
-        kept = list(plan.cliques[0])
-        result = reference.per_position_cosine(flat[:, :, kept] if exclude else flat)
+        kept = flat[:, :, _indices(plan.cliques[0])]
+        result = _per_position(kept, backend)
         return result.view(*h.shape[:-3], -1)
-    if plan.cliques is not None:
-        result = reference.mean_cosine(flat, [_as_slice(clique) for clique in plan.cliques], plan.n_pairs)
-    else:
-        weights = torch.zeros(h.shape[-2], h.shape[-2], dtype=torch.bool)
-        weights[tuple(torch.tensor(plan.pairs).T)] = True
-        matrix = reference.pairwise_cosine(flat, "batch_mean")
-        result = (matrix * weights.to(h.device)).sum(dim=(-2, -1)) / plan.n_pairs
-    return result.view(h.shape[:-3])
+    if plan.cliques is None:
+        matrix = _matrix("mean_pairwise_cosine", flat, backend, "batch_mean")
+        weights = _pair_weights(plan.pairs, h.shape[-2], h.device)
+        return (matrix * weights).sum(dim=(-2, -1)).view(h.shape[:-3])
+    obstacle = _obstacle(flat, MAX_MEAN_POSITIONS, MAX_WIDTH)
+    if choose_backend("mean_pairwise_cosine", backend, h.device, obstacle) == "triton":
+        groups = _groups(plan.cliques, h.shape[-2], h.device)
+        return fused_mean_cosine(flat, groups, len(plan.cliques), plan.n_pairs).view(h.shape[:-3])
+    with full_precision(h.device):
+        cliques = [_indices(clique) for clique in plan.cliques]
+        return reference.mean_cosine(flat, cliques, plan.n_pairs).view(h.shape[:-3])
 
 
-def _as_slice(positions: tuple[int, ...]) -> slice | list[int]:
+def _obstacle(h: Tensor, max_positions: int, max_width: int) -> str | None:
+    """Why a kernel cannot take this call, or None."""
+    if h.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        return f"the kernels take float32, float16 and bfloat16, and h is {h.dtype}"
+    if h.shape[2] > max_positions:
+        return f"the kernel takes up to {max_positions} positions, and there are {h.shape[2]}"
+    if h.shape[3] > max_width:
+        return f"the kernel takes vectors up to {max_width} wide, and these are {h.shape[3]}"
+    return None
+
+
+def _matrix(op: str, flat: Tensor, backend: str, reduce: str) -> Tensor:
+    obstacle = _obstacle(flat, MAX_MATRIX_POSITIONS, MAX_WIDTH)
+    if choose_backend(op, backend, flat.device, obstacle) == "triton":
+        return fused_pairwise_cosine(flat, reduce == "none")
+    with full_precision(flat.device):
+        return reference.pairwise_cosine(flat, reduce)
+
+
+def _per_position(kept: Tensor, backend: str) -> Tensor:
+    """Short sequences through the matrix kernel, whose cost is then a launch; the rest in linear time."""
+    pos = kept.shape[2]
+    obstacle = _obstacle(kept, MAX_MATRIX_POSITIONS, MAX_WIDTH)
+    if choose_backend("mean_pairwise_cosine", backend, kept.device, obstacle) == "triton":
+        later = fused_pairwise_cosine(kept, False).triu(1).sum(dim=-1)[:, :-1]
+        return later / torch.arange(pos - 1, 0, -1, device=kept.device)
+    with full_precision(kept.device):
+        return reference.per_position_cosine(kept)
+
+
+def _indices(positions: tuple[int, ...]) -> slice | list[int]:
     """A slice where the positions are evenly spaced: a view instead of a gathered copy."""
     step = positions[1] - positions[0]
     evenly = all(b - a == step for a, b in pairwise(positions))
     return slice(positions[0], positions[-1] + 1, step) if evenly else list(positions)
+
+
+# Kept on the device: copying a plan there at every call would wait for the device. Made outside
+# inference mode, since such a tensor could not take part in a later backward pass.
+
+
+@cache
+def _groups(cliques: tuple[tuple[int, ...], ...], pos: int, device: torch.device) -> Tensor:
+    """int32 `[pos]`: the clique of each position, -1 for none."""
+    groups = [-1] * pos
+    for number, clique in enumerate(cliques):
+        for position in clique:
+            groups[position] = number
+    with torch.inference_mode(False):
+        return torch.tensor(groups, dtype=torch.int32, device=device)
+
+
+@cache
+def _pair_weights(pairs: tuple[tuple[int, int], ...], pos: int, device: torch.device) -> Tensor:
+    """`[pos, pos]`: 1/number of pairs at each pair."""
+    with torch.inference_mode(False):
+        weights = torch.zeros(pos, pos)
+        weights[tuple(torch.tensor(pairs).T)] = 1 / len(pairs)
+        return weights.to(device)

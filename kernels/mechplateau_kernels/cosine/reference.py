@@ -56,19 +56,19 @@ def pairwise_cosine(h: Tensor, reduce: str) -> Tensor:
     return total / batch
 
 
-def _norm(wide: Tensor) -> tuple[Tensor, Tensor]:
+def norms(wide: Tensor) -> tuple[Tensor, Tensor]:
     """Norms `[..., pos]` and their inverses, 0 for vectors that count as zero."""
     norm = torch.linalg.vector_norm(wide, dim=-1)
     return norm, torch.where(norm < FLOOR, 0.0, norm.clamp_min(FLOOR).reciprocal())
 
 
-def mean_cosine(h: Tensor, cliques: Sequence[Sequence[int] | slice], n_pairs: int) -> Tensor:
+def mean_cosine(h: Tensor, cliques: Sequence[Sequence[int] | slice | Tensor], n_pairs: int) -> Tensor:
     """Mean over samples and over the pairs inside each clique: `[lead, batch, pos, d]` -> `[lead]`."""
     lead, batch, _, d = h.shape
     sums = []
     for clique in cliques:
         wide = widen(h[:, :, clique])
-        norm, inverse = _norm(wide)
+        norm, inverse = norms(wide)
         pos = wide.shape[2]
         # Σ u_i as a product with the inverse norms: the unit vectors are never written to memory.
         total = torch.bmm(inverse.view(lead * batch, 1, pos), wide.reshape(lead * batch, pos, d))
@@ -81,7 +81,7 @@ def per_position_cosine(h: Tensor) -> Tensor:
     """Mean over samples and later positions, `[lead, batch, pos, d]` -> `[lead, pos - 1]`."""
     wide = widen(h)
     pos = h.shape[2]
-    unit = wide * _norm(wide)[1].unsqueeze(-1)
+    unit = wide * norms(wide)[1].unsqueeze(-1)
     later = unit[:, :, 1:].flip(2).cumsum(dim=2).flip(2)
     count = torch.arange(pos - 1, 0, -1, device=h.device)
     return ((unit[:, :, :-1] * later).sum(dim=-1).mean(dim=1) / count).clamp(-1.0, 1.0)

@@ -1,0 +1,157 @@
+"""Linear attention by Triton as a torch operation: autograd, vmap, torch.compile.
+
+Double backward is refused: the backward kernel has none of its own (the torch path has).
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .._dispatch import full_precision
+from .._library import define
+from .._selfcheck import trusted
+from . import reference
+from .configs import Options
+
+__all__ = ["fused_linear_attention"]
+
+ARGUMENTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? bits, Tensor? c_tensor, float c, float scale, "
+    "bool causal, bool intervene, int n_sets, str precision"
+)
+
+
+def _sets(bits: Tensor | None, intervene: bool, n_sets: int) -> tuple[Tensor | None, list[Tensor]]:
+    """The bit planes as the bool masks the reference takes."""
+    if bits is None:
+        return None, []
+    planes = [(bits >> plane) & 1 != 0 for plane in range(n_sets + intervene)]
+    return (planes[n_sets] if intervene else None), planes[:n_sets]
+
+
+def _by_reference(
+    q: Tensor, k: Tensor, v: Tensor, bits: Tensor | None, c_tensor: Tensor | None, options: Options
+) -> tuple[Tensor, Tensor, Tensor]:
+    chosen, sets = _sets(bits, options.intervene, options.n_sets)
+    c = options.c if c_tensor is None else c_tensor
+    with full_precision(q.device):
+        return reference.linear_attention(q, k, v, options.scale, options.causal, chosen, c, sets)
+
+
+def _configuration(q: Tensor, v: Tensor, options: Options) -> tuple[Any, ...]:
+    """What a compiled kernel depends on, as far as a miscompilation could."""
+    return (q.shape[1], q.shape[3], v.shape[3], q.dtype, *options[2:])
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, bits: Tensor | None, c_tensor: Tensor | None, *flags: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    from . import check, launch
+
+    options = Options(*flags)
+    if trusted("linear_attention", q.device, _configuration(q, v, options), check.forward_is_exact):
+        return launch.forward(q, k, v, bits, c_tensor, options)
+    output, row_mass, set_mass = _by_reference(q, k, v, bits, c_tensor, options)
+    return output.contiguous(), row_mass, set_mass
+
+
+def _forward_fake(
+    q: Tensor, k: Tensor, v: Tensor, bits: Tensor | None, c_tensor: Tensor | None, *flags: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    batch, pos, heads, _ = q.shape
+    return (
+        v.new_empty(batch, pos, heads, v.shape[3]),
+        q.new_empty(batch, heads, pos, dtype=torch.float32),
+        q.new_empty(batch, heads, Options(*flags).n_sets, pos, dtype=torch.float32),
+    )
+
+
+def _backward(
+    grad_output: Tensor, grad_row: Tensor | None, grad_set: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, bits: Tensor | None, c_tensor: Tensor | None, *flags: Any,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    from . import check, launch
+
+    options = Options(*flags)
+    configuration = (*_configuration(q, v, options), grad_row is not None, grad_set is not None)
+    if trusted("linear_attention_backward", q.device, configuration, check.backward_is_exact):
+        return launch.backward(grad_output, grad_row, grad_set, q, k, v, bits, c_tensor, options)
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    with torch.enable_grad():
+        outputs = _by_reference(leaves[0], leaves[1], leaves[2], bits, c_tensor, options)
+    given = [
+        (output, grad)
+        for output, grad in zip(outputs, (grad_output, grad_row, grad_set), strict=True)
+        if grad is not None
+    ]
+    grads = torch.autograd.grad([output for output, _ in given], leaves, [grad for _, grad in given])
+    return grads[0].contiguous(), grads[1].contiguous(), grads[2].contiguous()
+
+
+def _backward_fake(
+    grad_output: Tensor, grad_row: Tensor | None, grad_set: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, bits: Tensor | None, c_tensor: Tensor | None, *flags: Any,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+define(f"linear_attention({ARGUMENTS}) -> (Tensor, Tensor, Tensor)", _forward, _forward_fake)
+define(
+    "linear_attention_backward(Tensor grad_output, Tensor? grad_row, Tensor? grad_set, "
+    f"{ARGUMENTS}) -> (Tensor, Tensor, Tensor)",
+    _backward,
+    _backward_fake,
+)
+
+
+class _LinearAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.ops.mechplateau.linear_attention(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs[:5])
+        ctx.flags = inputs[5:]
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        q, k, v, bits, c_tensor = ctx.saved_tensors
+        grad_output, grad_row, grad_set = grads
+        if grad_output is None:
+            grad_output = q.new_zeros(v.shape)
+        gradients = torch.ops.mechplateau.linear_attention_backward(
+            grad_output, grad_row, grad_set, q, k, v, bits, c_tensor, *ctx.flags
+        )
+        return (*gradients, *[None] * (2 + len(Options._fields)))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        """The mapped dimension is folded into the batch."""
+        size = info.batch_size
+        q, k, v, bits, c_tensor, *flags = arguments
+        if in_dims[4] is not None:
+            raise NotImplementedError("linear_attention: c cannot be mapped by vmap; map q, k, v or the sets")
+
+        def fold(x: Tensor, dim: int | None) -> Tensor:
+            x = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+            return x.flatten(0, 1)
+
+        folded = [fold(x, dim) for x, dim in zip((q, k, v), in_dims, strict=False)]
+        batch = folded[0].shape[0] // size
+        if bits is not None and (in_dims[3] is not None or bits.shape[0] != 1):
+            bits = bits.unsqueeze(0) if in_dims[3] is None else bits.movedim(in_dims[3], 0)
+            bits = bits.expand(size, batch, *bits.shape[2:]).flatten(0, 1).contiguous()
+        results = _LinearAttention.apply(*folded, bits, c_tensor, *flags)
+        return tuple(x.unflatten(0, (size, batch)) for x in results), (0, 0, 0)
+
+
+def fused_linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, bits: Tensor | None, c_tensor: Tensor | None, options: Options
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `reference.linear_attention`, with the sets as bit planes (see `sets.pack`)."""
+    return _LinearAttention.apply(q, k, v, bits, c_tensor, *options)

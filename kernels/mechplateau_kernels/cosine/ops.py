@@ -1,0 +1,131 @@
+"""The cosine kernels as torch operations: autograd, vmap, torch.compile.
+
+The backward passes are plain torch: with u_i = x_i/|x_i| and any function f of the u,
+    ∂f/∂x_i = (∂f/∂u_i − u_i (u_i · ∂f/∂u_i)) / |x_i|,   0 for vectors that count as zero.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .._dispatch import full_precision
+from .._library import define
+from .._selfcheck import trusted
+from . import reference
+
+__all__ = ["fused_mean_cosine", "fused_pairwise_cosine"]
+
+
+def _pairwise(h: Tensor, per_sample: bool) -> Tensor:
+    from . import check, launch
+
+    configuration = (h.shape[2], h.shape[3], h.dtype, per_sample)
+    if not trusted("pairwise_cosine", h.device, configuration, check.pairwise_is_exact):
+        return reference.pairwise_cosine(h, "none" if per_sample else "batch_mean")
+    return launch.pairwise_cosine(h, per_sample)
+
+
+def _pairwise_fake(h: Tensor, per_sample: bool) -> Tensor:
+    lead, batch, pos, _ = h.shape
+    shape = (lead, batch, pos, pos) if per_sample else (lead, pos, pos)
+    return h.new_empty(shape, dtype=torch.float32)
+
+
+def _mean(h: Tensor, groups: Tensor, n_groups: int, n_pairs: int) -> Tensor:
+    from . import check, launch
+
+    if not trusted("mean_pairwise_cosine", h.device, (h.shape[2], h.shape[3], h.dtype), check.mean_is_exact):
+        members = [(groups == group).nonzero().flatten() for group in range(n_groups)]
+        return reference.mean_cosine(h, members, n_pairs)
+    return launch.mean_cosine(h, groups, n_groups, n_pairs)
+
+
+def _mean_fake(h: Tensor, groups: Tensor, n_groups: int, n_pairs: int) -> Tensor:
+    return h.new_empty(h.shape[0], dtype=torch.float32)
+
+
+define("pairwise_cosine(Tensor h, bool per_sample) -> Tensor", _pairwise, _pairwise_fake)
+define("mean_cosine(Tensor h, Tensor groups, int n_groups, int n_pairs) -> Tensor", _mean, _mean_fake)
+
+
+def _unit(h: Tensor) -> tuple[Tensor, Tensor]:
+    """Unit vectors and inverse norms `[..., 1]`, both 0 for vectors that count as zero."""
+    wide = reference.widen(h)
+    inverse = reference.norms(wide)[1].unsqueeze(-1)
+    return wide * inverse, inverse
+
+
+def _tangent(unit: Tensor, inverse: Tensor, grad_unit: Tensor) -> Tensor:
+    return inverse * (grad_unit - unit * (unit * grad_unit).sum(dim=-1, keepdim=True))
+
+
+class _PairwiseCosine(torch.autograd.Function):
+    @staticmethod
+    def forward(h: Tensor, per_sample: bool) -> Tensor:
+        return torch.ops.mechplateau.pairwise_cosine(h, per_sample)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, bool], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+        ctx.per_sample = inputs[1]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (h,) = ctx.saved_tensors
+        both = grad + grad.mT
+        if not ctx.per_sample:
+            both = both.unsqueeze(1) / h.shape[1]
+        with full_precision(h.device):
+            unit, inverse = _unit(h)
+            return _tangent(unit, inverse, both @ unit).to(h.dtype), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, None], h: Tensor, per_sample: bool) -> tuple[Tensor, int]:
+        folded = h.movedim(in_dims[0] or 0, 0)
+        result = _PairwiseCosine.apply(folded.flatten(0, 1), per_sample)
+        return result.unflatten(0, folded.shape[:2]), 0
+
+
+class _MeanCosine(torch.autograd.Function):
+    @staticmethod
+    def forward(h: Tensor, groups: Tensor, n_groups: int, n_pairs: int) -> Tensor:
+        return torch.ops.mechplateau.mean_cosine(h, groups, n_groups, n_pairs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.n_groups, ctx.n_pairs = inputs[2:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        h, groups = ctx.saved_tensors
+        scale = (grad / (h.shape[1] * ctx.n_pairs)).view(-1, 1, 1, 1)
+        # ∂/∂u_i of (|Σu|² − Σ|u|²)/2 is the group's Σu less u_i; the latter falls out in the tangent.
+        member = groups == torch.arange(ctx.n_groups, device=h.device).unsqueeze(1)
+        with full_precision(h.device):
+            unit, inverse = _unit(h)
+            together = member.to(unit.dtype)
+            grad_unit = together.T @ (together @ unit)
+            return (_tangent(unit, inverse, grad_unit) * scale).to(h.dtype), None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], h: Tensor, groups: Tensor, n_groups: int, n_pairs: int
+    ) -> tuple[Tensor, int]:
+        folded = h.movedim(in_dims[0] or 0, 0)
+        result = _MeanCosine.apply(folded.flatten(0, 1), groups, n_groups, n_pairs)
+        return result.unflatten(0, folded.shape[:2]), 0
+
+
+def fused_pairwise_cosine(h: Tensor, per_sample: bool) -> Tensor:
+    """As `reference.pairwise_cosine`."""
+    return _PairwiseCosine.apply(h, per_sample)
+
+
+def fused_mean_cosine(h: Tensor, groups: Tensor, n_groups: int, n_pairs: int) -> Tensor:
+    """As `reference.mean_cosine`, with the group of each position, int32 `[pos]`, -1 for none."""
+    return _MeanCosine.apply(h, groups, n_groups, n_pairs)

@@ -1,0 +1,32 @@
+"""Which path the kernels take on this machine, for the record of a run."""
+
+import torch
+
+from ._dispatch import device_obstacle, paths_used, requested_backend
+from ._selfcheck import results, toolchain
+
+__all__ = ["backend_report"]
+
+
+def backend_report() -> dict[str, object]:
+    """What would run and what has run in this process; plain JSON values.
+
+    Keys: `requested` (what `MECHPLATEAU_KERNELS` asks for), `default` (the path of `backend="auto"`),
+    `why_not_triton` (None where it can run), `interpreter`, `device`, `toolchain` (triton and ptxas
+    versions; None without CUDA), `self_checks` (verdict of each configuration tested on the card) and
+    `used` (paths run so far, by operation).
+    """
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+    wanted, _ = requested_backend("auto")
+    obstacle = device_obstacle(device)
+    return {
+        "requested": wanted,
+        "default": "torch" if wanted == "torch" or obstacle else "triton",
+        "why_not_triton": obstacle,
+        "interpreter": device.type == "cpu" and obstacle is None,
+        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "toolchain": toolchain() if cuda and obstacle is None else None,
+        "self_checks": results(),
+        "used": paths_used(),
+    }

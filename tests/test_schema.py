@@ -54,8 +54,14 @@ def test_hash_depends_on_every_value_and_on_nothing_else():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"task": {"name": "mws"}, "trainig": {}}, "trainig: unknown field; allowed here: task, model, training"),
-        ({"task": {"name": "mws"}, "training": {"step": 3}}, "training.step: unknown field; allowed here: steps,"),
+        (
+            {"task": {"name": "mws"}, "trainig": {}},
+            "trainig: unknown field; allowed here: task, model, training",
+        ),
+        (
+            {"task": {"name": "mws"}, "training": {"step": 3}},
+            "training.step: unknown field; allowed here: steps,",
+        ),
         ({"task": {"name": "mws", "k": 17}}, "task.k: expected a window of at most n = 16 inputs, got 17"),
         ({"task": {"name": "mws", "p": 3}}, "task.p: expected a modulus above the largest input token"),
         ({"task": {"name": "mws", "kk": 3}}, "task.kk: unknown field; allowed here: name, n, k, p, max_num"),
@@ -64,8 +70,14 @@ def test_hash_depends_on_every_value_and_on_nothing_else():
         ({}, "task: missing"),
         ({"task": "mws", "training": {"lr": -1}}, "training.lr: input should be greater than 0, got -1"),
         ({"task": "mws", "training": {"lr": float("nan")}}, "training.lr: "),
-        ({"task": "mws", "training": {"steps": 0}}, "training.steps: input should be greater than or equal to 1"),
-        ({"task": "mws", "training": {"optimizer": "lion"}}, "training.optimizer: input should be 'adam', 'adamw'"),
+        (
+            {"task": "mws", "training": {"steps": 0}},
+            "training.steps: input should be greater than or equal to 1",
+        ),
+        (
+            {"task": "mws", "training": {"optimizer": "lion"}},
+            "training.optimizer: input should be 'adam', 'adamw'",
+        ),
         ({"task": "mws", "training": 3}, "training: "),
         ({"task": "mws", "model": {"n_heads": 3}}, "model.n_heads: expected a divisor of d_model = 256"),
         ({"task": "mws", "evaluation": {"samples": 0}}, "evaluation.samples: expected at least 1 sequence"),
@@ -73,7 +85,10 @@ def test_hash_depends_on_every_value_and_on_nothing_else():
             {"task": "mws", "training": {"schedule": "warmup_cosine", "steps": 100}},
             "training.warmup_steps: expected less than training.steps = 100",
         ),
-        ({"task": "mws", "interventions": [{"kind": "x"}]}, "interventions.0.kind: unknown intervention 'x'; known:"),
+        (
+            {"task": "mws", "interventions": [{"kind": "x"}]},
+            "interventions.0.kind: unknown intervention 'x'; known:",
+        ),
         ({"task": "mws", "interventions": [{"kind": "attention_scale"}]}, "interventions.0.c: missing"),
         (
             {"task": "mws", "interventions": [{"kind": "attention_scale", "c": 2, "layers": [1]}]},
@@ -90,7 +105,9 @@ def test_errors_name_the_field_and_what_is_allowed(data, message):
 
 
 def test_overrides_reach_any_depth_and_are_read_as_yaml():
-    data = override({"task": {"name": "mws"}}, ["training.steps=100", "task.k=3", "training.betas=[0.5, 0.9]"])
+    data = override(
+        {"task": {"name": "mws"}}, ["training.steps=100", "task.k=3", "training.betas=[0.5, 0.9]"]
+    )
     assert data == {
         "task": {"name": "mws", "k": 3},
         "training": {"steps": 100, "betas": [0.5, 0.9]},

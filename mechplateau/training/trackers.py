@@ -12,6 +12,7 @@ import queue
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -102,10 +103,7 @@ class Tracker:
     def _feed(self) -> None:
         pipe: IO[bytes] | None = self._process.stdin
         assert pipe is not None
-        try:
+        with suppress(OSError), pipe:  # if the process is gone, close() says so
             while (line := self._queue.get()) is not None:
                 pipe.write(line.encode())
                 pipe.flush()
-            pipe.close()
-        except OSError:
-            return  # the process is gone: close() says so

@@ -97,7 +97,13 @@ def test_every_hook_name_of_transformer_lens_is_cached(model, tokens):
         assert f"blocks.1.attn.{name}" in cache
     for name in ("hook_resid_pre", "hook_attn_out", "hook_resid_mid", "hook_mlp_out", "hook_resid_post"):
         assert f"blocks.1.{name}" in cache
-    for name in ("hook_embed", "hook_pos_embed", "ln_final.hook_normalized", "unembed.hook_in", "blocks.0.mlp.hook_post"):
+    for name in (
+        "hook_embed",
+        "hook_pos_embed",
+        "ln_final.hook_normalized",
+        "unembed.hook_in",
+        "blocks.0.mlp.hook_post",
+    ):
         assert name in cache
     assert cache["pattern", 0].shape == (3, 2, 8, 8)
 

@@ -69,7 +69,10 @@ def test_observation_leaves_no_hook_behind_even_after_an_exception(model, tokens
     def fail(activation, hook):
         raise RuntimeError("broken hook")
 
-    with pytest.raises(RuntimeError, match="broken hook"), model.hooks(fwd_hooks=[("blocks.1.hook_resid_mid", fail)]):
+    with (
+        pytest.raises(RuntimeError, match="broken hook"),
+        model.hooks(fwd_hooks=[("blocks.1.hook_resid_mid", fail)]),
+    ):
         observe(model, tokens)
     assert all(block.attn.record is None for block in model.blocks)
     assert not model.unembed.hook_in.fwd_hooks

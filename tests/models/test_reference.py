@@ -36,7 +36,8 @@ class Attention(nn.Module):
     def forward(self, x):
         batch, length, _ = x.shape
         q, k, v = (
-            getattr(self, name)(x).view(batch, length, self.n_heads, -1).transpose(1, 2) for name in self.names
+            getattr(self, name)(x).view(batch, length, self.n_heads, -1).transpose(1, 2)
+            for name in self.names
         )
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
         mask = self.bias[:, :, :length, :length]
@@ -64,7 +65,9 @@ class ReferenceGPT(nn.Module):
             {
                 "wte": nn.Embedding(VOCAB, WIDTH),
                 "wpe": nn.Embedding(N_CTX, WIDTH),
-                "h": nn.ModuleList(Block(n_heads=n_heads, softmax=softmax, lower=lower) for _ in range(n_layers)),
+                "h": nn.ModuleList(
+                    Block(n_heads=n_heads, softmax=softmax, lower=lower) for _ in range(n_layers)
+                ),
                 "ln_f": nn.LayerNorm(WIDTH),
             }
         )
@@ -137,9 +140,15 @@ def changed(change):
     [
         (lambda s: s.pop("transformer.h.0.ln_2.bias"), r"missing blocks\.0\.ln2\.b"),
         (lambda s: s.pop("transformer.h.0.attn.Q.weight"), r"missing transformer\.h\.0\.attn\.q\.weight"),
-        (lambda s: s.update({"transformer.extra.weight": torch.zeros(2)}), r"unknown transformer\.extra\.weight"),
+        (
+            lambda s: s.update({"transformer.extra.weight": torch.zeros(2)}),
+            r"unknown transformer\.extra\.weight",
+        ),
         (lambda s: s.update({"lm_head.weight": torch.zeros(VOCAB + 1, WIDTH)}), r"unembed\.W_U has shape"),
-        (lambda s: s.update({"transformer.h.0.attn.bias": torch.ones(1, 1, N_CTX, N_CTX)}), "not a lower-triangular"),
+        (
+            lambda s: s.update({"transformer.h.0.attn.bias": torch.ones(1, 1, N_CTX, N_CTX)}),
+            "not a lower-triangular",
+        ),
         (lambda s: s.pop("transformer.wte.weight"), "not a checkpoint of the paper's code"),
     ],
 )
@@ -196,7 +205,9 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path, kind):
     assert "\n" not in str(caught.value)
     assert not sentinel.exists()
     # A good file beside it loads.
-    save_file({n: t.contiguous() for n, t in ReferenceGPT().state_dict().items()}, tmp_path / "good.safetensors")
+    save_file(
+        {n: t.contiguous() for n, t in ReferenceGPT().state_dict().items()}, tmp_path / "good.safetensors"
+    )
     mechplateau.load_reference_checkpoint(tmp_path / "good.safetensors")
     assert not sentinel.exists()
 

@@ -40,7 +40,8 @@ def test_a_seed_gives_the_same_weights_and_the_global_generator_is_not_read():
     config = ModelConfig(d_model=16)
     state = torch.get_rng_state()
     models = [
-        build_model(config, vocab_size=5, n_ctx=4, generator=torch.Generator().manual_seed(seed)) for seed in (3, 3, 4)
+        build_model(config, vocab_size=5, n_ctx=4, generator=torch.Generator().manual_seed(seed))
+        for seed in (3, 3, 4)
     ]
     assert torch.equal(torch.get_rng_state(), state)
     same, again, other = (m.W_E for m in models)

@@ -89,7 +89,9 @@ def child(folder: Path, hang: tuple[int, str] | None) -> tuple[int, int]:
     try:
         if hang is not None:
             hang_in_save(writing, *hang)
-        train(CONFIG, runs_dir=folder / "runs", listeners=[Announce(writing, folder / "optimizer.safetensors")])
+        train(
+            CONFIG, runs_dir=folder / "runs", listeners=[Announce(writing, folder / "optimizer.safetensors")]
+        )
         code = 0
     finally:
         os._exit(code)

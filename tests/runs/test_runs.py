@@ -109,7 +109,15 @@ def test_undefined_is_null_in_the_file_and_nan_in_pandas(finished):
 
 def test_finished_runs_keep_nothing_to_resume_from(finished):
     names = {path.name for path in finished.iterdir()}
-    assert names == {"config.yaml", "environment.json", "state.json", "metrics.parquet", "checkpoints", "maps", ".lock"}
+    assert names == {
+        "config.yaml",
+        "environment.json",
+        "state.json",
+        "metrics.parquet",
+        "checkpoints",
+        "maps",
+        ".lock",
+    }
 
 
 def test_loading_is_strict(copied):
@@ -127,7 +135,9 @@ def test_loading_is_strict(copied):
 
     assert "missing blocks.0.attn.W_Q" in rewritten(lambda t: t.pop("blocks.0.attn.W_Q"))
     assert "unknown blocks.0.attn.W_X" in rewritten(lambda t: t.update({"blocks.0.attn.W_X": torch.zeros(1)}))
-    assert "ln_final.w has shape [9], expected [8]" in rewritten(lambda t: t.update({"ln_final.w": torch.zeros(9)}))
+    assert "ln_final.w has shape [9], expected [8]" in rewritten(
+        lambda t: t.update({"ln_final.w": torch.zeros(9)})
+    )
 
 
 @pytest.mark.parametrize("damage", ["cut", "garbage", "foreign", "future", "missing"])
@@ -194,7 +204,9 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):
         sync(path)
 
     monkeypatch.setattr(files, "_sync", full)
-    with pytest.raises(RunError, match=r"cannot be written \(No space left on device\); free space") as caught:
+    with pytest.raises(
+        RunError, match=r"cannot be written \(No space left on device\); free space"
+    ) as caught:
         train(CONFIG, runs_dir=tmp_path / "full")
     assert "\n" not in str(caught.value)
     root = tmp_path / "full" / CONFIG.run_name

@@ -46,7 +46,13 @@ def test_inputs_are_uniform():
 
 def test_sizes():
     task = MovingWindowSum()
-    assert (task.vocab_size, task.prompt_length, task.n_outputs, task.n_ctx, task.n_input) == (18, 17, 16, 33, 32)
+    assert (task.vocab_size, task.prompt_length, task.n_outputs, task.n_ctx, task.n_input) == (
+        18,
+        17,
+        16,
+        33,
+        32,
+    )
     assert task.output_rows == tuple(range(16, 32))
     assert task.partial_outputs == (0,)
     assert MovingWindowSum(k=4).partial_outputs == (0, 1, 2)

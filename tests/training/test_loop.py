@@ -106,6 +106,7 @@ def test_every_optimizer_trains_and_resumes(tmp_path, optimizer):
 
 def _stopped_at(config, runs_dir, step):
     """Train up to a step, then stop as Ctrl-C does."""
+
     class Stop:
         def on_step(self, reached, row):
             if reached == step:

@@ -85,7 +85,7 @@ def llm(
         torch.set_num_threads(threads)
     texts = [] if identity_only else load_prompts(prompts)
     if series == DEMO and not Path(series).is_dir():
-        series = str(_train_demo(runs_dir / "llm-demo-series"))
+        series = str(_train_demo(runs_dir / "demo-series"))
     folder = analysis_folder(runs_dir, series, config, texts)
     with _counted("checkpoint") as count:
         analysis = analyze_series(
@@ -102,7 +102,7 @@ def llm(
     page = save_series(
         folder / "page.html",
         analysis.table,
-        title=analysis.source,
+        title=Path(analysis.source).name if Path(analysis.source).is_dir() else analysis.source,
         summary=analysis.summary,
         examples={label: [(e.prompt, e.tokens) for e in some] for label, some in analysis.examples.items()},
     )
@@ -178,4 +178,4 @@ def _print(analysis: SeriesAnalysis) -> None:
                 )
             )
     for sentence in analysis.summary:
-        console.print(Text(sentence))
+        console.print(Text(sentence), soft_wrap=True)

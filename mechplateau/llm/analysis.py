@@ -342,6 +342,7 @@ def _summary(
             f"{config.n_tokens} tokens after each of {n_prompts} prompts, {how}, in {config.dtype}; "
             f"ruled out: {'token ' + ', '.join(map(str, suppressed)) if suppressed else 'nothing'}."
         )
+        sentences += _peak(table)
     if place.notice:
         sentences.append(place.notice + ".")
     if listing.left_out:
@@ -349,6 +350,19 @@ def _summary(
             f"Left out: {len(listing.left_out)} revisions of other stages, whose steps count anew."
         )
     return tuple(sentences)
+
+
+def _peak(table: pd.DataFrame) -> list[str]:
+    """Where the collapse is strongest, and what became of it, over the checkpoints that are not doubtful."""
+    rows = table[~table["doubtful"] & table["step"].notna() & table["cos_final"].notna()]
+    if rows.empty:
+        return []
+    peak, last = rows.loc[rows["cos_final"].idxmax()], rows.iloc[-1]
+    return [
+        f"Over the checkpoints that are not doubtful, COS is largest at step {peak['step']} ({peak['cos_final']:.2f}, "
+        f"repetition {peak['repetition']:.2f}); at step {last['step']} it is {last['cos_final']:.2f} "
+        f"(repetition {last['repetition']:.2f})."
+    ]
 
 
 __all__ = ["SeriesAnalysis", "analysis_folder", "analyze_series"]

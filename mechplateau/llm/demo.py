@@ -113,9 +113,7 @@ def library_texts(size: int) -> list[str]:
     root = Path(sysconfig.get_paths()["stdlib"])
     parts: list[str] = []
     total = 0
-    for path in sorted(root.rglob("*.py")):
-        if _SKIPPED & set(path.relative_to(root).parts):
-            continue
+    for path in _sources(root):
         part = path.read_text(encoding="utf-8", errors="replace")
         parts.append(part)
         total += len(part.encode())
@@ -124,6 +122,15 @@ def library_texts(size: int) -> list[str]:
     if total < 10_000:
         raise ConfigError(f"{root}: this Python comes without the source of its library; use another one")
     return parts
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    """Python files below a folder, depth first in the order of their names, without tests and installed packages."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir() and not path.is_symlink() and path.name not in _SKIPPED:
+            yield from _sources(path)
+        elif path.suffix == ".py":
+            yield path
 
 
 def train_tokenizer(texts: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFast:

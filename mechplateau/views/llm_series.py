@@ -28,10 +28,10 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _DOUBT = "#c0281c"
 _ABSENT = ("missing", "broken")
 _PANELS = (
-    ("cos_final", "Collapse", "COS of final hidden states", "cos"),
-    ("repetition", "Repetition", "repetition frequency ρ", "repetition"),
-    ("entropy", "Entropy", "sequence entropy (nats)", "entropy"),
-    ("loss", "Loss on the prompts", "cross-entropy (nats)", "loss"),
+    ("cos_final", "Collapse of the final hidden states", "COS", "cos"),
+    ("repetition", "Repetition frequency", "ρ", "repetition"),
+    ("entropy", "Sequence entropy", "nats", "entropy"),
+    ("loss", "Loss on the prompts", "nats per token", "loss"),
 )
 _MANY_ROWS = 60
 """Examples are shown of at most about this many checkpoints, evenly spread."""
@@ -58,7 +58,7 @@ def plot_series(table: pd.DataFrame) -> PaperFigure:
 
     rows = table[table["step"].notna()].reset_index(drop=True)
     with matplotlib.rc_context(style()):
-        figure = PaperFigure(7.2, 5.4)
+        figure = PaperFigure(7.2, 6.0)
         grid = figure.add_gridspec(3, 2, height_ratios=(1, 1, 1.15))
         for (column, title, label, color), place in zip(_PANELS, range(4), strict=True):
             ax = figure.add_subplot(grid[place // 2, place % 2])
@@ -177,8 +177,7 @@ def _draw_layers(ax: Axes, rows: pd.DataFrame) -> None:
     names = ["cos_embed", *layers, "cos_final"]
     values = np.stack([_numbers(rows[name]) for name in names])
     ax.set_title("COS at every layer")
-    colors = colormaps["magma"].copy()
-    colors.set_bad("#dddddd")
+    colors = colormaps["magma"].with_extremes(bad="#dddddd")
     known = values[np.isfinite(values)]
     low = min(0.0, float(known.min())) if known.size else 0.0
     image = ax.imshow(

@@ -5,7 +5,6 @@ saying why once. Asking for Triton (by argument or variable) where it cannot run
 silent change of path.
 """
 
-import functools
 import importlib.util
 import logging
 import os
@@ -29,6 +28,7 @@ MINIMUM_CAPABILITY = (8, 0)
 
 logger = logging.getLogger("mechplateau_kernels")
 
+TRITON_INSTALLED = importlib.util.find_spec("triton") is not None
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "y", "yes")
 """Whether kernels run on the CPU, in Triton's interpreter (slow: for tests); settled at import."""
 
@@ -38,11 +38,6 @@ _said: set[str] = set()
 
 class BackendUnavailable(RuntimeError):
     """Triton was asked for where it cannot run."""
-
-
-@functools.cache
-def triton_installed() -> bool:
-    return importlib.util.find_spec("triton") is not None
 
 
 def say_once(message: str) -> None:
@@ -74,7 +69,7 @@ def requested_backend(backend: str) -> tuple[str, str]:
 
 def device_obstacle(device: torch.device) -> str | None:
     """Why Triton cannot run on this device, or None."""
-    if not triton_installed():
+    if not TRITON_INSTALLED:
         return "triton is not installed"
     if device.type == "cuda":
         if torch.version.cuda is None:

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
-__all__ = ["define"]
+__all__ = ["define", "define_vmap", "fold", "unfold"]
 
 _LIBRARY = torch.library.Library("mechplateau", "FRAGMENT")
 
@@ -21,3 +22,19 @@ def define(schema: str, implementation: Callable[..., Any], fake: Callable[..., 
     _LIBRARY.impl(name, implementation, "CUDA")
     _LIBRARY.impl(name, implementation, "CPU")
     torch.library.register_fake(f"mechplateau::{name}", fake, lib=_LIBRARY)
+
+
+def define_vmap(name: str, rule: Callable[..., Any]) -> None:
+    """Register `rule(info, in_dims, *arguments) -> (results, out_dims)`."""
+    torch.library.register_vmap(f"mechplateau::{name}", rule, lib=_LIBRARY)
+
+
+def fold(x: Tensor, dim: int | None, size: int) -> Tensor:
+    """The mapped dimension (None: expanded to `size`) folded into the first."""
+    x = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+    return x.flatten(0, 1)
+
+
+def unfold(x: Tensor, size: int) -> Tensor:
+    """Undo `fold`: the mapped dimension comes first."""
+    return x.unflatten(0, (size, x.shape[0] // size))

@@ -67,7 +67,71 @@ def test_a_misspelled_variable_is_an_error(monkeypatch):
 
 
 def test_without_triton_the_report_says_so(monkeypatch):
-    monkeypatch.setattr(_dispatch, "triton_installed", lambda: False)
+    monkeypatch.setattr(_dispatch, "TRITON_INSTALLED", False)
     assert mk.backend_report()["why_not_triton"] == "triton is not installed"
     with pytest.raises(mk.BackendUnavailable, match="triton is not installed"):
         mk.pairwise_cosine(H, backend="triton")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"pos": 65}, "up to 64 positions"),
+        ({"width": 257}, "up to 256 wide"),
+        ({"dtype": torch.float64}, "float64"),
+        ({"sets": 9}, "8 sets"),
+        ({"c": torch.tensor(1.0, requires_grad=True)}, "no gradient of c"),
+    ],
+)
+def test_what_the_attention_kernel_cannot_take(change, reason, monkeypatch, caplog):
+    monkeypatch.setattr(_dispatch, "device_obstacle", lambda device: None)
+    monkeypatch.setattr(_dispatch, "_said", set())
+    pos = change.get("pos", 3)
+    q = torch.ones(1, pos, 1, change.get("width", 4), dtype=change.get("dtype", torch.float32))
+    mask = torch.ones(pos, pos, dtype=torch.bool)
+    keywords = {"intervene": mask, "c": change.get("c", 2.0), "metric_sets": [mask] * change.get("sets", 0)}
+    with pytest.raises(mk.BackendUnavailable, match=reason):
+        mk.linear_attention(q, q, q, backend="triton", **keywords)
+    for _ in range(2):
+        assert mk.linear_attention(q, q, q, **keywords).output.shape == q.shape
+    assert caplog.text.count(reason) == 1
+
+
+def test_what_the_cosine_kernels_cannot_take(monkeypatch):
+    monkeypatch.setattr(_dispatch, "device_obstacle", lambda device: None)
+    long = torch.ones(1, 65, 4)
+    for measure in (mk.pairwise_cosine, lambda h, **k: mk.mean_pairwise_cosine(h, per_position=True, **k)):
+        with pytest.raises(mk.BackendUnavailable, match="up to 64 positions"):
+            measure(long, backend="triton")
+    with pytest.raises(mk.BackendUnavailable, match="up to 512 positions"):
+        mk.mean_pairwise_cosine(torch.ones(1, 513, 4), backend="triton")
+    with pytest.raises(mk.BackendUnavailable, match="float64"):
+        mk.mean_pairwise_cosine(H.double(), backend="triton")
+
+
+def both(q):
+    mask = torch.eye(3, dtype=torch.bool)
+    out = mk.linear_attention(q, q, q, intervene=mask, c=2.0, metric_sets=[mask])
+    h = out.output.flatten(2)
+    return (
+        mk.apm(out.row_mass, out.set_mass)
+        + mk.pairwise_cosine(h).sum()
+        + mk.mean_pairwise_cosine(h, exclude=(0,))
+    )
+
+
+@needs_no_gpu
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_torch_path_compiles_without_a_graph_break(dynamic):
+    torch._dynamo.reset()
+    compiled = torch.compile(both, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for batch in (2, 3):
+        q = torch.randn(batch, 3, 1, 4, generator=torch.Generator().manual_seed(0), requires_grad=True)
+        torch.testing.assert_close(compiled(q), both(q))
+        torch.testing.assert_close(torch.autograd.grad(compiled(q), q), torch.autograd.grad(both(q), q))
+
+
+def test_the_torch_path_maps():
+    q = torch.randn(4, 2, 3, 1, 4, generator=torch.Generator().manual_seed(0))
+    got = torch.func.vmap(both)(q)
+    torch.testing.assert_close(got, torch.stack([both(x) for x in q]))

@@ -49,7 +49,9 @@ def _checked_set(name: str, mask: Tensor, q: Tensor) -> Tensor:
     """The set as bool `[1 or batch, pos, pos]`."""
     batch, pos = q.shape[:2]
     shaped = mask.unsqueeze(0) if mask.dim() == 2 else mask
-    if mask.dtype != torch.bool or shaped.shape not in ((1, pos, pos), (batch, pos, pos)):
+    # Compared one by one: torch.compile with dynamic shapes cannot look a shape up in a tuple of shapes.
+    fits = shaped.dim() == 3 and shaped.shape[1] == pos and shaped.shape[2] == pos
+    if mask.dtype != torch.bool or not fits or (shaped.shape[0] != 1 and shaped.shape[0] != batch):
         raise ValueError(
             f"linear_attention: {name}: expected bool [{pos}, {pos}] or [{batch}, {pos}, {pos}] "
             f"(query, key); got {mask.dtype} {list(mask.shape)}"
@@ -74,14 +76,6 @@ def _obstacle(q: Tensor, v: Tensor, c: float | Tensor, n_planes: int) -> str | N
     if isinstance(c, Tensor) and c.requires_grad:
         return "the kernels give no gradient of c"
     return None
-
-
-def _resolved_precision(precision: str, dtype: torch.dtype) -> str:
-    if dtype != torch.float32:
-        return "tf32"  # exact for float16 operands; bfloat16 never multiplies as float32
-    if precision != "auto":
-        return precision
-    return "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -162,9 +156,7 @@ def linear_attention(
             # A factor on the host is read now; one on the device when the kernel runs.
             c_tensor = c.float() if c.device == q.device else None
             c = 1.0 if c_tensor is not None else float(c)
-        options = Options(
-            c, scale, causal, intervene is not None, len(sets), _resolved_precision(precision, q.dtype)
-        )
+        options = Options(c, scale, causal, intervene is not None, len(sets), precision)
         bits = pack(intervene, sets)
         return LinearAttentionOutput(*fused_linear_attention(q, k, v, bits, c_tensor, options))
     with full_precision(q.device):

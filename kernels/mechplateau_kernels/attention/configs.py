@@ -27,7 +27,7 @@ class Options(NamedTuple):
     intervene: bool
     n_sets: int
     precision: str
-    """How float32 is multiplied: "tf32x3", "ieee" or "tf32"."""
+    """How float32 is multiplied: "tf32x3", "ieee", "tf32" or, until the operation runs, "auto"."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .._dispatch import full_precision
-from .._library import define
+from .._library import define, define_vmap, fold, unfold
 from .._selfcheck import trusted
 from . import reference
 from .configs import Options
@@ -40,6 +40,18 @@ def _by_reference(
         return reference.linear_attention(q, k, v, options.scale, options.causal, chosen, c, sets)
 
 
+def _options(dtype: torch.dtype, flags: tuple[Any, ...]) -> Options:
+    """The flags with the precision settled: here, when the operation runs, since a trace cannot ask for it."""
+    options = Options(*flags)
+    if dtype != torch.float32:
+        # tf32 is exact for float16 operands, and bfloat16 never multiplies as float32.
+        return options._replace(precision="tf32")
+    if options.precision == "auto":
+        exact = torch.get_float32_matmul_precision() == "highest"
+        return options._replace(precision="tf32x3" if exact else "tf32")
+    return options
+
+
 def _configuration(q: Tensor, v: Tensor, options: Options) -> tuple[Any, ...]:
     """What a compiled kernel depends on, as far as a miscompilation could."""
     return (q.shape[1], q.shape[3], v.shape[3], q.dtype, *options[2:])
@@ -50,7 +62,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from . import check, launch
 
-    options = Options(*flags)
+    options = _options(q.dtype, flags)
     if trusted("linear_attention", q.device, _configuration(q, v, options), check.forward_is_exact):
         return launch.forward(q, k, v, bits, c_tensor, options)
     output, row_mass, set_mass = _by_reference(q, k, v, bits, c_tensor, options)
@@ -74,7 +86,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     from . import check, launch
 
-    options = Options(*flags)
+    options = _options(q.dtype, flags)
     configuration = (*_configuration(q, v, options), grad_row is not None, grad_set is not None)
     if trusted("linear_attention_backward", q.device, configuration, check.backward_is_exact):
         return launch.backward(grad_output, grad_row, grad_set, q, k, v, bits, c_tensor, options)
@@ -106,7 +118,42 @@ define(
 )
 
 
+def _fold_inputs(
+    size: int, dims: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor, bits: Tensor | None, c_tensor: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Any]:
+    if dims[4] is not None:
+        raise NotImplementedError("linear_attention: vmap cannot map c; map q, k, v or the sets")
+    q, k, v = (fold(x, dim, size) for x, dim in zip((q, k, v), dims, strict=False))
+    if bits is not None and (dims[3] is not None or bits.shape[0] != 1):
+        bits = bits.expand(size, *bits.shape) if dims[3] is None else bits.movedim(dims[3], 0)
+        bits = bits.expand(size, q.shape[0] // size, *bits.shape[2:]).flatten(0, 1).contiguous()
+    return q, k, v, bits, c_tensor
+
+
+def _forward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+    size = info.batch_size
+    folded = _fold_inputs(size, in_dims[:5], *arguments[:5])
+    results = torch.ops.mechplateau.linear_attention(*folded, *arguments[5:])
+    return tuple(unfold(x, size) for x in results), (0, 0, 0)
+
+
+def _backward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+    size = info.batch_size
+    folded = _fold_inputs(size, in_dims[3:8], *arguments[3:8])
+    grads = [
+        None if x is None else fold(x, dim, size) for x, dim in zip(arguments[:3], in_dims[:3], strict=True)
+    ]
+    results = torch.ops.mechplateau.linear_attention_backward(*grads, *folded, *arguments[8:])
+    return tuple(unfold(x, size) for x in results), (0, 0, 0)
+
+
+define_vmap("linear_attention", _forward_vmap)
+define_vmap("linear_attention_backward", _backward_vmap)
+
+
 class _LinearAttention(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
         return torch.ops.mechplateau.linear_attention(*arguments)
@@ -128,26 +175,6 @@ class _LinearAttention(torch.autograd.Function):
             grad_output, grad_row, grad_set, q, k, v, bits, c_tensor, *ctx.flags
         )
         return (*gradients, *[None] * (2 + len(Options._fields)))
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-        """The mapped dimension is folded into the batch."""
-        size = info.batch_size
-        q, k, v, bits, c_tensor, *flags = arguments
-        if in_dims[4] is not None:
-            raise NotImplementedError("linear_attention: c cannot be mapped by vmap; map q, k, v or the sets")
-
-        def fold(x: Tensor, dim: int | None) -> Tensor:
-            x = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-            return x.flatten(0, 1)
-
-        folded = [fold(x, dim) for x, dim in zip((q, k, v), in_dims, strict=False)]
-        batch = folded[0].shape[0] // size
-        if bits is not None and (in_dims[3] is not None or bits.shape[0] != 1):
-            bits = bits.unsqueeze(0) if in_dims[3] is None else bits.movedim(in_dims[3], 0)
-            bits = bits.expand(size, batch, *bits.shape[2:]).flatten(0, 1).contiguous()
-        results = _LinearAttention.apply(*folded, bits, c_tensor, *flags)
-        return tuple(x.unflatten(0, (size, batch)) for x in results), (0, 0, 0)
 
 
 def fused_linear_attention(

@@ -43,10 +43,9 @@ def linear_attention(
     else:
         wide_q, wide_k, wide_v = q, k, v
 
-    # The product is a temporary of our own, so zeroing it in place costs no second map.
     attn = torch.bmm(_by_head(wide_q), _by_head(wide_k).transpose(1, 2)) * scale
     if causal:
-        attn = attn.tril_()
+        attn = attn.tril()
     if intervene is not None:
         by_sample = attn.view(batch, heads, pos, pos)
         attn = torch.where(intervene.unsqueeze(1), by_sample * c, by_sample).view(batch * heads, pos, pos)

@@ -5,8 +5,7 @@ number of positions. Averages run over samples first, then over pairs, as in the
 2506.13688); both are plain means, so their order does not matter.
 """
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -158,25 +157,33 @@ def _indices(positions: tuple[int, ...]) -> slice | list[int]:
     return slice(positions[0], positions[-1] + 1, step) if evenly else list(positions)
 
 
-# Kept on the device: copying a plan there at every call would wait for the device. Made outside
-# inference mode, since such a tensor could not take part in a later backward pass.
+# Kept on the device: copying a plan there at every call would wait for the device.
+_constants: dict[tuple[object, ...], Tensor] = {}
 
 
-@cache
+def _constant(key: tuple[object, ...], make: Callable[[], Tensor]) -> Tensor:
+    if torch.compiler.is_compiling():
+        return make()
+    if key not in _constants:
+        # An inference tensor could not take part in a later backward pass.
+        with torch.inference_mode(False):
+            _constants[key] = make()
+    return _constants[key]
+
+
 def _groups(cliques: tuple[tuple[int, ...], ...], pos: int, device: torch.device) -> Tensor:
     """int32 `[pos]`: the clique of each position, -1 for none."""
     groups = [-1] * pos
     for number, clique in enumerate(cliques):
         for position in clique:
             groups[position] = number
-    with torch.inference_mode(False):
-        return torch.tensor(groups, dtype=torch.int32, device=device)
+    key = ("groups", tuple(groups), device)
+    return _constant(key, lambda: torch.tensor(groups, dtype=torch.int32, device=device))
 
 
-@cache
 def _pair_weights(pairs: tuple[tuple[int, int], ...], pos: int, device: torch.device) -> Tensor:
     """`[pos, pos]`: 1/number of pairs at each pair."""
-    with torch.inference_mode(False):
-        weights = torch.zeros(pos, pos)
-        weights[tuple(torch.tensor(pairs).T)] = 1 / len(pairs)
-        return weights.to(device)
+    weights = [[0.0] * pos for _ in range(pos)]
+    for i, j in pairs:
+        weights[i][j] = 1 / len(pairs)
+    return _constant(("weights", pairs, pos, device), lambda: torch.tensor(weights, device=device))

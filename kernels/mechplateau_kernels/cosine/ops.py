@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .._dispatch import full_precision
-from .._library import define
+from .._library import define, define_vmap, fold, unfold
 from .._selfcheck import trusted
 from . import reference
 
@@ -61,7 +61,64 @@ def _tangent(unit: Tensor, inverse: Tensor, grad_unit: Tensor) -> Tensor:
     return inverse * (grad_unit - unit * (unit * grad_unit).sum(dim=-1, keepdim=True))
 
 
+def _pairwise_backward(grad: Tensor, h: Tensor, per_sample: bool) -> Tensor:
+    both = grad + grad.mT
+    if not per_sample:
+        both = both.unsqueeze(1) / h.shape[1]
+    with full_precision(h.device):
+        unit, inverse = _unit(h)
+        return _tangent(unit, inverse, both @ unit).to(h.dtype).contiguous()
+
+
+def _mean_backward(grad: Tensor, h: Tensor, groups: Tensor, n_groups: int, n_pairs: int) -> Tensor:
+    scale = (grad / (h.shape[1] * n_pairs)).view(-1, 1, 1, 1)
+    # ∂/∂u_i of (|Σu|² − Σ|u|²)/2 is the group's Σu less u_i; the latter falls out in the tangent.
+    member = groups == torch.arange(n_groups, device=h.device).unsqueeze(1)
+    with full_precision(h.device):
+        unit, inverse = _unit(h)
+        together = member.to(unit.dtype)
+        grad_unit = together.T @ (together @ unit)
+        return (_tangent(unit, inverse, grad_unit) * scale).to(h.dtype).contiguous()
+
+
+def _backward_fake(grad: Tensor, h: Tensor, *rest: Any) -> Tensor:
+    return h.new_empty(h.shape)
+
+
+# Operations too, although they launch no kernel of ours: plain tensor code in the backward of two
+# Functions breaks torch.compile with dynamic shapes (seen in torch 2.13).
+define(
+    "pairwise_cosine_backward(Tensor grad, Tensor h, bool per_sample) -> Tensor",
+    _pairwise_backward,
+    _backward_fake,
+)
+define(
+    "mean_cosine_backward(Tensor grad, Tensor h, Tensor groups, int n_groups, int n_pairs) -> Tensor",
+    _mean_backward,
+    _backward_fake,
+)
+
+
+def _first_folded(operation: Any, n_folded: int) -> Any:
+    """The vmap rule that folds the mapped dimension of the first tensors into `lead`."""
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Tensor, int]:
+        size = info.batch_size
+        folded = [fold(x, dim, size) for x, dim in zip(arguments[:n_folded], in_dims, strict=False)]
+        return unfold(operation(*folded, *arguments[n_folded:]), size), 0
+
+    return rule
+
+
+define_vmap("pairwise_cosine", _first_folded(torch.ops.mechplateau.pairwise_cosine, 1))
+define_vmap("mean_cosine", _first_folded(torch.ops.mechplateau.mean_cosine, 1))
+define_vmap("pairwise_cosine_backward", _first_folded(torch.ops.mechplateau.pairwise_cosine_backward, 2))
+define_vmap("mean_cosine_backward", _first_folded(torch.ops.mechplateau.mean_cosine_backward, 2))
+
+
 class _PairwiseCosine(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(h: Tensor, per_sample: bool) -> Tensor:
         return torch.ops.mechplateau.pairwise_cosine(h, per_sample)
@@ -75,21 +132,12 @@ class _PairwiseCosine(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (h,) = ctx.saved_tensors
-        both = grad + grad.mT
-        if not ctx.per_sample:
-            both = both.unsqueeze(1) / h.shape[1]
-        with full_precision(h.device):
-            unit, inverse = _unit(h)
-            return _tangent(unit, inverse, both @ unit).to(h.dtype), None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, None], h: Tensor, per_sample: bool) -> tuple[Tensor, int]:
-        folded = h.movedim(in_dims[0] or 0, 0)
-        result = _PairwiseCosine.apply(folded.flatten(0, 1), per_sample)
-        return result.unflatten(0, folded.shape[:2]), 0
+        return torch.ops.mechplateau.pairwise_cosine_backward(grad, h, ctx.per_sample), None
 
 
 class _MeanCosine(torch.autograd.Function):
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(h: Tensor, groups: Tensor, n_groups: int, n_pairs: int) -> Tensor:
         return torch.ops.mechplateau.mean_cosine(h, groups, n_groups, n_pairs)
@@ -102,23 +150,10 @@ class _MeanCosine(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        h, groups = ctx.saved_tensors
-        scale = (grad / (h.shape[1] * ctx.n_pairs)).view(-1, 1, 1, 1)
-        # ∂/∂u_i of (|Σu|² − Σ|u|²)/2 is the group's Σu less u_i; the latter falls out in the tangent.
-        member = groups == torch.arange(ctx.n_groups, device=h.device).unsqueeze(1)
-        with full_precision(h.device):
-            unit, inverse = _unit(h)
-            together = member.to(unit.dtype)
-            grad_unit = together.T @ (together @ unit)
-            return (_tangent(unit, inverse, grad_unit) * scale).to(h.dtype), None, None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], h: Tensor, groups: Tensor, n_groups: int, n_pairs: int
-    ) -> tuple[Tensor, int]:
-        folded = h.movedim(in_dims[0] or 0, 0)
-        result = _MeanCosine.apply(folded.flatten(0, 1), groups, n_groups, n_pairs)
-        return result.unflatten(0, folded.shape[:2]), 0
+        grad_h = torch.ops.mechplateau.mean_cosine_backward(
+            grad, *ctx.saved_tensors, ctx.n_groups, ctx.n_pairs
+        )
+        return grad_h, None, None, None
 
 
 def fused_pairwise_cosine(h: Tensor, per_sample: bool) -> Tensor:

@@ -1,0 +1,30 @@
+"""Runs the files of `cases/` in processes of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CASES = Path(__file__).parent / "cases"
+
+
+@pytest.fixture
+def run_cases():
+    """Fails unless every selected case of the file passed, and there were some."""
+
+    def run(file, selection, **environment):
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_INTERPRET", "PYTEST_"))}
+        command = [sys.executable, "-m", "pytest", str(CASES / file), "-q", "-m", selection, "--tb=short"]
+        done = subprocess.run(
+            [*command, "-p", "no:xdist"],
+            env=inherited | {"OMP_NUM_THREADS": "1"} | environment,
+            cwd=CASES.parents[2],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
+        assert " passed" in done.stdout
+
+    return run

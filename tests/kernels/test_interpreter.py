@@ -1,0 +1,18 @@
+"""The kernels' numbers, in Triton's interpreter on the CPU."""
+
+import pytest
+
+pytest.importorskip("triton", reason="the interpreter comes with triton")
+
+FILES = ["attention_cases.py", "cosine_cases.py", "operation_cases.py"]
+INTERPRETER = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_cases(file, run_cases):
+    run_cases(file, "not slow", **INTERPRETER)
+
+
+@pytest.mark.slow
+def test_larger_cases(run_cases):
+    run_cases("attention_cases.py", "slow", **INTERPRETER)

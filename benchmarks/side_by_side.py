@@ -49,7 +49,8 @@ class Table:
             "|---|---|---|---|---|---|",
         ]
         return head + [
-            f"| {r.name} | {r.reference} | {r.reference_seconds:.4g} | {r.ours_seconds:.4g} | {r.ratio:.3g}× | {r.wanted} |"
+            f"| {r.name} | {r.reference} | {r.reference_seconds:.4g} | {r.ours_seconds:.4g} "
+            f"| {r.ratio:.3g}× | {r.wanted} |"
             for r in self.rows
         ]
 

@@ -42,10 +42,10 @@ def generate_on(
         prompt_length: how many of its positions are the prompt's.
         n_outputs: how many tokens to generate.
     """
-    entries = [
-        TransformerLensKeyValueCacheEntry(record.keys[:, :prompt_length], record.values[:, :prompt_length])
-        for record in seen.records
-    ]
+    entries = []
+    for record in seen.records:
+        keys, values = record.cache()
+        entries.append(TransformerLensKeyValueCacheEntry(keys[:, :prompt_length], values[:, :prompt_length]))
     outputs = [seen.logits[:, prompt_length - 1].argmax(dim=-1)]
     for position in range(prompt_length, prompt_length + n_outputs - 1):
         outputs.append(_step(model, outputs[-1][:, None], position, entries).argmax(dim=-1))

@@ -69,10 +69,10 @@ class Intervention(Config):
 
 
 _REGISTRY: dict[str, type[Intervention]] = {}
-_Class = TypeVar("_Class", bound=type[Intervention])
+_Kind = TypeVar("_Kind", bound=Intervention)
 
 
-def register_intervention(cls: _Class) -> _Class:
+def register_intervention(cls: type[_Kind]) -> type[_Kind]:
     """Class decorator: make an intervention known by the default of its `kind` field."""
     _REGISTRY[cls.model_fields["kind"].default] = cls
     return cls

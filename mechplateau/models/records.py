@@ -38,6 +38,24 @@ class AttentionRecord:
     values: Tensor | None = field(default=None, init=False)
     pattern: Tensor | None = field(default=None, init=False)
 
+    def masses(self) -> tuple[Tensor, Tensor]:
+        """`row_mass` and `set_mass`, once a forward pass has filled them."""
+        if self.row_mass is None or self.set_mass is None:
+            raise RuntimeError("this record is empty: the attention it was placed on has not run")
+        return self.row_mass, self.set_mass
+
+    def cache(self) -> tuple[Tensor, Tensor]:
+        """`keys` and `values`, once a forward pass has filled them."""
+        if self.keys is None or self.values is None:
+            raise RuntimeError("this record is empty: the attention it was placed on has not run")
+        return self.keys, self.values
+
+    def map(self) -> Tensor:
+        """`pattern`, once a forward pass has kept it."""
+        if self.pattern is None:
+            raise RuntimeError("this record holds no attention map: it was not asked to keep one")
+        return self.pattern
+
 
 @dataclass(frozen=True)
 class Observation:

@@ -102,11 +102,11 @@ def _translate(given: Mapping[str, Tensor], n_heads: int, path: Path) -> dict[st
             _check_mask(name, tensor, path)
             continue
         block = re.fullmatch(r"transformer\.h\.(\d+)\.(.+)", name)
-        inner = re.sub(r"^attn\.([QKV])\.", lambda m: f"attn.{m[1].lower()}.", block[2]) if block else ""
-        if inner in _BLOCK_NAMES:
-            target = f"blocks.{block[1]}.{_BLOCK_NAMES[inner]}"
-        else:
-            target = _NAMES.get(name, name)
+        target = _NAMES.get(name, name)
+        if block:
+            inner = re.sub(r"^attn\.([QKV])\.", lambda m: f"attn.{m[1].lower()}.", block[2])
+            if inner in _BLOCK_NAMES:
+                target = f"blocks.{block[1]}.{_BLOCK_NAMES[inner]}"
         tensors[target] = _to_hooked_layout(target.rpartition(".")[2], tensor, n_heads)
     tensors["unembed.b_U"] = torch.zeros(tensors["embed.W_E"].shape[0])
     return {name: tensor.float() for name, tensor in tensors.items()}

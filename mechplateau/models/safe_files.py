@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,11 +16,12 @@ from torch import Tensor
 from mechplateau.errors import CheckpointError
 
 # Losses and accuracies are often saved as NumPy scalars; rebuilding one runs no foreign code.
-_NUMPY_SCALARS = [
+_scalar = np.float64(0).__reduce__()[0]
+_NUMPY_SCALARS: list[Any] = [
     np.dtype,
     *(type(np.dtype(kind)) for kind in ("float64", "float32", "int64", "int32", "bool")),
-    (np._core.multiarray.scalar, "numpy.core.multiarray.scalar"),
-    (np._core.multiarray.scalar, "numpy._core.multiarray.scalar"),
+    (_scalar, "numpy.core.multiarray.scalar"),
+    (_scalar, "numpy._core.multiarray.scalar"),
 ]
 
 

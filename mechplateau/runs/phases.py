@@ -58,7 +58,6 @@ def find_phases(metrics: pd.DataFrame, steps: Sequence[int]) -> Phases:
         raise RunError("no checkpoint was kept yet; let the run go on")
     plateau = find_plateau(metrics["step"].to_numpy(), metrics["loss"].to_numpy(dtype=float))
     during = None
-    if plateau.found:
-        middle = (plateau.onset + plateau.drop) / 2
+    if (middle := plateau.midpoint) is not None:
         during = min(steps, key=lambda step: (abs(step - middle), step))
     return Phases(plateau, steps[0], during, steps[-1], tuple(steps))

@@ -128,12 +128,12 @@ class Task(Config):
         return None
 
 
-_TaskClass = TypeVar("_TaskClass", bound=type[Task])
+_TaskType = TypeVar("_TaskType", bound=Task)
 
 _REGISTRY: dict[str, type[Task]] = {}
 
 
-def register_task(cls: _TaskClass) -> _TaskClass:
+def register_task(cls: type[_TaskType]) -> type[_TaskType]:
     """Class decorator: make a task known by the default of its `name` field, also from a notebook.
 
     Registering the same name again replaces the class, so that a notebook cell can be run twice.

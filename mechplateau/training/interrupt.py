@@ -33,7 +33,7 @@ def interruptible() -> Iterator[threading.Event]:
 
     def note(number: int, frame: object) -> None:
         wish.set()
-        signal.signal(number, before[number])
+        signal.signal(number, before[signal.Signals(number)])
 
     try:
         for number in _SIGNALS:

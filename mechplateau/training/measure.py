@@ -140,7 +140,7 @@ class Measurer:
         """Pictures: `pattern.L{layer}` `[head, query, key]`, the batch mean, and `cosine.{location}`
         `[n_outputs, n_outputs]`."""
         seen = model.observe(tokens[:, :-1], at=self.places, keep_patterns=True)
-        pictures = {f"pattern.L{layer}": record.pattern.mean(0) for layer, record in enumerate(seen.records)}
+        pictures = {f"pattern.L{layer}": record.map().mean(0) for layer, record in enumerate(seen.records)}
         for place in self.places:
             pictures[f"cosine.{place}"] = metrics.cosine_matrix(seen.hidden[place][:, self._rows])
         return pictures
@@ -181,11 +181,11 @@ class Measurer:
         values: dict[str, Value] = {}
         silent = torch.zeros(seen.logits.shape[0], dtype=torch.bool, device=seen.logits.device)
         for tracked in self._tracked:
-            record, rows = seen.records[tracked.layer], self._target_rows[tracked.target]
-            values[tracked.column], _ = metrics.attention_progress(
-                record.row_mass, record.set_mass, rows, set=tracked.slot
-            )
-            silent |= mk.zero_attention(record.row_mass, rows=rows)
+            row_mass, set_mass = seen.records[tracked.layer].masses()
+            rows = self._target_rows[tracked.target]
+            progress = metrics.attention_progress(row_mass, set_mass, rows, set=tracked.slot)
+            values[tracked.column] = None if progress is None else progress[0]
+            silent |= mk.zero_attention(row_mass, rows=rows)
         values["apm_zero_count"] = silent.sum()
         return values
 
@@ -198,10 +198,12 @@ class Measurer:
                 values[f"cos_{place}{_suffix(group)}"] = metrics.mean_cosine(matrix, pairs)
             if place == "final":
                 later = metrics.cosine_per_output(matrix)
-                values |= {f"cos_out_{r}": later[r] for r in range(self.task.n_outputs - 1)}
+                if later is not None:
+                    values |= {f"cos_out_{r}": later[r] for r in range(self.task.n_outputs - 1)}
             if self.everywhere:
                 values[f"norm_{place}"] = metrics.mean_norm(hidden)
-                values[f"stable_rank_{place}"], _ = metrics.stable_rank(hidden)
+                rank = metrics.stable_rank(hidden)
+                values[f"stable_rank_{place}"] = None if rank is None else rank[0]
         return values
 
     def _outputs(self, tokens: Tensor) -> Int[Tensor, "batch n_outputs"]:

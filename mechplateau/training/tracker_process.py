@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 
 def main() -> None:
@@ -29,7 +29,10 @@ def _numbers(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def _wandb(header: dict[str, Any], rows: Iterator[dict[str, Any]], folder: str) -> None:
     import wandb
 
-    mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
+    # Where WANDB_MODE is set, wandb obeys it by itself.
+    mode: Literal["online", "offline"] | None = None
+    if not os.environ.get("WANDB_MODE"):
+        mode = "online" if os.environ.get("WANDB_API_KEY") else "offline"
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", header["project"]),
         name=header["name"],

@@ -20,7 +20,7 @@ from transformers import (
 
 from mechplateau.errors import CheckpointError, ConfigError
 from mechplateau.llm.generation import _draw, generate
-from mechplateau.llm.measure import measure
+from mechplateau.llm.measures import measure
 
 VOCABULARY = 50
 N = 8

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import torch
 
-torch.set_num_threads(1)
-
 from mechplateau.config import RunConfig
 from mechplateau.models.transformer import build_model
 from mechplateau.runs import checkpoints, files, load_run
 from mechplateau.runs.layout import Layout
 from mechplateau.training import train
+
+torch.set_num_threads(1)  # a pool of threads does not survive a fork
 
 STEPS, EVERY = 200, 20
 CONFIG = RunConfig.for_task(

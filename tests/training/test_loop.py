@@ -205,7 +205,7 @@ def test_the_factor_leaves_the_partial_solution_alone():
 
 def test_unknown_devices_are_one_line(tmp_path, config):
     for device in ("tpu", "mps", "cuda:99"):
-        with pytest.raises(UserError, match="^device: "):
+        with pytest.raises(UserError, match=r"^device: "):
             train(config, runs_dir=tmp_path, device=device)
     assert not (tmp_path / config.run_name).exists()
 

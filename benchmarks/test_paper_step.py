@@ -17,7 +17,7 @@ from mechplateau.config import RunConfig
 from mechplateau.models import build_model, generate
 from mechplateau.training.measure import Measurer
 from mechplateau.training.optimizers import build_optimizer
-from mechplateau.training.step import next_token_loss, update
+from mechplateau.training.step import update
 
 SIZES = baseline.Sizes()
 CPU = torch.device("cpu")
@@ -54,7 +54,7 @@ class OurWay:
 
     def train(self):
         self.batch = self.sample(256)
-        return update(self.model, self.optimizer, self.batch, None)
+        return update(self.model, self.optimizer, self.batch)
 
     def measure(self, paper=False):
         self.model.eval()
@@ -160,12 +160,7 @@ def test_bfloat16(benchmark, our_way):
     """Autocast of the forward pass, against float32: whether it gains depends on the processor."""
 
     def step():
-        with torch.autocast("cpu", torch.bfloat16):
-            logits = our_way.model(our_way.batch[:, :-1])
-        loss = next_token_loss(logits.float(), our_way.batch)
-        our_way.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        our_way.optimizer.step()
+        update(our_way.model, our_way.optimizer, our_way.sample(256), precision="bfloat16")
 
     times = alternate(our_way.train, step, rounds=3)
     ratio = TABLE.faster("step in bfloat16 autocast", "step in float32", times, 1)

@@ -89,6 +89,7 @@ def report(
     """Write the report of a run as one HTML file that needs no network; several runs are compared."""
     from mechplateau.reporting import save_report
 
+    _expect_cpu()
     print(save_report([_find(run, runs_dir) for run in runs], output))
 
 
@@ -205,7 +206,6 @@ def _config(source: str, assignments: list[str] | None, seed: int | None) -> Run
 def _train(
     config: RunConfig, device: str, runs_dir: Path, threads: int | None, trackers: list[str], quiet: bool
 ) -> Run:
-    import logging
     from contextlib import ExitStack
 
     from mechplateau.console import training_progress
@@ -214,8 +214,7 @@ def _train(
 
     _check_trackers(trackers)
     if device == "cpu":
-        # That no GPU kernel runs on a CPU needs no notice to someone who asked for a CPU.
-        logging.getLogger("mechplateau_kernels").setLevel(logging.ERROR)
+        _expect_cpu()
     with ExitStack() as stack:
         listeners: list[Any] = []
         if not quiet:
@@ -232,6 +231,13 @@ def _train(
                 mirror.close()
                 if mirror.notice:
                     print(mirror.notice, file=sys.stderr)
+
+
+def _expect_cpu() -> None:
+    """That no GPU kernel runs on a CPU needs no notice to someone who asked for a CPU."""
+    import logging
+
+    logging.getLogger("mechplateau_kernels").setLevel(logging.ERROR)
 
 
 def _check_trackers(names: list[str] | None) -> None:

@@ -66,6 +66,8 @@ class TrainingConfig(Config):
     """warmup: linear from 0 over warmup_steps, then constant; warmup_cosine: then a cosine to 0."""
     warmup_steps: int = Field(200, ge=1)
     """Used by the schedules with a warm-up, whose first update has learning rate 0."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: autocast of the forward pass, weights stay float32; refused where it would only be slower."""
     clip_norm: float | None = Field(None, gt=0)
     """Largest norm of the whole gradient; null: no clipping."""
 

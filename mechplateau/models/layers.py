@@ -12,6 +12,8 @@ from torch import Tensor
 from transformer_lens.components import MLP, Embed, LayerNorm, PosEmbed, TransformerBlock
 from transformer_lens.hook_points import HookPoint
 
+import mechplateau.models.lens  # noqa: F401 (before TransformerLens: says what to install)
+
 
 def observed(*points: HookPoint) -> bool:
     """Whether any of the hook points carries a hook, TransformerLens's or PyTorch's own."""

@@ -62,6 +62,11 @@ def train(
         UserError: the device is not there.
     """
     place = _device(device)
+    if config.training.precision == "bfloat16" and not bfloat16_gains(place):
+        raise UserError(
+            "training.precision: bfloat16 is only slower here: this processor has no instructions for it "
+            "(AVX512-BF16, AMX); use float32"
+        )
     with RunWriter(config, Path(runs_dir)) as writer:
         if not writer.finished:
             with _threads(threads if threads is not None else writer.recorded_threads()):
@@ -114,7 +119,8 @@ class _Trainer:
                     raise RunInterrupted(self.writer.layout.root, self.step)
                 for group in self.optimizer.param_groups:
                     group["lr"] = learning_rate(training, self.step)
-                update(self.model, self.optimizer, self._training_batch(self.step + 1), training.clip_norm)
+                batch = self._training_batch(self.step + 1)
+                update(self.model, self.optimizer, batch, training.clip_norm, training.precision)
                 self.step += 1
                 self._intervene()
                 self._after_step(listeners)
@@ -198,6 +204,17 @@ def _threads(number: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def bfloat16_gains(device: torch.device) -> bool:
+    """Whether the device multiplies bfloat16 natively."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
 def _device(name: str) -> torch.device:

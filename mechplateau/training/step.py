@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -22,10 +24,16 @@ def update(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     tokens: Int[Tensor, "batch seq"],
-    clip_norm: float | None,
+    clip_norm: float | None = None,
+    precision: Literal["float32", "bfloat16"] = "float32",
 ) -> Float[Tensor, ""]:
-    """Train on one batch; returns its loss before the update, still on the device."""
-    loss = next_token_loss(model(tokens[:, :-1]), tokens)
+    """Train on one batch; returns its loss before the update, still on the device.
+
+    With bfloat16 the forward pass runs under autocast; the loss, the weights and the optimizer stay float32.
+    """
+    with torch.autocast(tokens.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        logits = model(tokens[:, :-1])
+    loss = next_token_loss(logits.float(), tokens)
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     if clip_norm is not None:

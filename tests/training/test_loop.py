@@ -18,7 +18,7 @@ from mechplateau.models.interventions import (
     scaled_entries,
 )
 from mechplateau.runs import RunWriter, load_run
-from mechplateau.training import RunInterrupted, train
+from mechplateau.training import RunInterrupted, loop, train
 from mechplateau.training.seeding import generator_for
 
 from .conftest import tiny
@@ -237,3 +237,16 @@ def test_a_resumed_run_uses_the_threads_it_began_with(tmp_path, config):
         train(config, runs_dir=tmp_path, threads=2, listeners=[Stop()])
     train(config, runs_dir=tmp_path, listeners=[Stop()])
     assert set(seen) == {2}
+
+
+def test_bfloat16_is_offered_only_where_it_gains(tmp_path, monkeypatch):
+    config = tiny(training={"precision": "bfloat16"})
+    monkeypatch.setattr(loop, "bfloat16_gains", lambda device: False)
+    with pytest.raises(UserError, match=r"training\.precision: bfloat16 is only slower here"):
+        train(config, runs_dir=tmp_path)
+    monkeypatch.setattr(loop, "bfloat16_gains", lambda device: True)
+    run, full = train(config, runs_dir=tmp_path), train(tiny(), runs_dir=tmp_path)
+    assert all(tensor.dtype == torch.float32 for tensor in run.weights().values())
+    assert not same_weights(run, full)
+    difference = (run.metrics["loss"] - full.metrics["loss"]).abs().max()
+    assert difference < 0.05

@@ -1,0 +1,63 @@
+"""The table that all ablations return: loss and accuracy at each position, without and with the edit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from mechplateau.circuits.scoring import Scores
+from mechplateau.errors import UserError
+
+METHODS = ("zero", "mean", "resample")
+
+
+def effect_table(labels: Mapping[str, object], plain: Scores, edited: Scores) -> pd.DataFrame:
+    """One line a position: the labels, position, loss, loss_ablated, accuracy, accuracy_ablated."""
+    columns = {
+        **{name: [value] * len(plain.rows) for name, value in labels.items()},
+        "position": list(plain.rows),
+        "loss": plain.loss,
+        "loss_ablated": edited.loss,
+        "accuracy": plain.accuracy,
+        "accuracy_ablated": edited.accuracy,
+    }
+    return pd.DataFrame(columns)
+
+
+def ablation(method: str, seed: int) -> Callable[[Tensor], Tensor]:
+    """What takes an activation's place, by its first axis, the batch.
+
+    zero: nothing; mean: its mean over the batch; resample: that of another sequence, each sequence's drawn
+    once, never its own.
+
+    Raises:
+        UserError: no such method; resample with one sequence (when called).
+    """
+    if method not in METHODS:
+        raise UserError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+
+    def replacement(activation: Tensor) -> Tensor:
+        if method == "zero":
+            return torch.zeros_like(activation)
+        if method == "mean":
+            return activation.mean(dim=0, keepdim=True).expand_as(activation)
+        return activation[others(len(activation), seed).to(activation.device)]
+
+    return replacement
+
+
+def others(batch: int, seed: int) -> Tensor:
+    """For each sequence another one: a random cycle through all of them.
+
+    Raises:
+        UserError: there is only one.
+    """
+    if batch < 2:
+        raise UserError("resample: expected at least 2 sequences, got 1")
+    cycle = torch.randperm(batch, generator=torch.Generator().manual_seed(seed))
+    target = torch.empty_like(cycle)
+    target[cycle] = cycle.roll(1)
+    return target

@@ -1,0 +1,174 @@
+"""Knock out heads, or single entries of the attention map (on Ω, off Ω, or any mask), and see what is lost.
+
+What takes the place of an activation: zero, its mean over the batch (at the same position), or that of another sequence
+(resample: every statistic is kept but the dependence on the input). Softmax rows are not renormalized afterwards: a row
+of which an entry was zeroed sums to less than 1, as rows of linear attention may anyway.
+
+Cost: one forward a head (or a mask), plus one. Ablation shows what the rest of the model cannot do without; for what a
+component is enough for, use `patch_sweep`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from mechplateau.circuits._effects import ablation, effect_table
+from mechplateau.circuits.editing import run_edited
+from mechplateau.circuits.scoring import inputs_of, score
+from mechplateau.errors import UserError
+
+if TYPE_CHECKING:
+    from transformer_lens import HookedTransformer
+
+    from mechplateau.tasks import Task
+
+Method = Literal["zero", "mean", "resample"]
+
+
+@torch.no_grad()
+def ablate_heads(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "batch seq"],
+    *,
+    method: Method = "mean",
+    rows: Sequence[int] | None = None,
+    heads: Sequence[tuple[int, int]] | None = None,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Ablate each head's output z by itself, at all positions.
+
+    Args:
+        model: any HookedTransformer.
+        tokens: whole sequences.
+        method: "zero", "mean" or "resample".
+        rows: positions that are shown (a task's `output_rows`); None: all.
+        heads: (layer, head) pairs; None: all.
+        seed: of resample.
+
+    Returns:
+        one line a head and position: layer, head, method, position, loss, loss_ablated, accuracy, accuracy_ablated.
+
+    Raises:
+        UserError: no such head or method; resample with one sequence.
+    """
+    inputs = inputs_of(model, tokens)
+    replacement = ablation(method, seed)
+    n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
+    chosen = (
+        [(layer, head) for layer in range(n_layers) for head in range(n_heads)] if heads is None else heads
+    )
+    plain = score(model(inputs), tokens, rows)
+    tables = []
+    for layer, head in chosen:
+        if not (0 <= layer < n_layers and 0 <= head < n_heads):
+            raise UserError(
+                f"heads: expected layers below {n_layers} and heads below {n_heads}, got {(layer, head)}"
+            )
+
+        def without(z: Tensor, head: int = head) -> Tensor:
+            edited = z.clone()
+            edited[:, :, head] = replacement(z[:, :, head])
+            return edited
+
+        logits = run_edited(model, inputs, [(f"blocks.{layer}.attn.hook_z", without)])
+        labels = {"layer": layer, "head": head, "method": method}
+        tables.append(effect_table(labels, plain, score(logits, tokens, rows)))
+    return pd.concat(tables, ignore_index=True)
+
+
+@torch.no_grad()
+def ablate_attention(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "batch seq"],
+    entries: Mapping[int, Bool[Tensor, "batch query key"]],
+    *,
+    method: Method = "zero",
+    rows: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    seed: int = 0,
+    label: str = "entries",
+) -> pd.DataFrame:
+    """Ablate entries of the attention pattern, in all layers named at once.
+
+    Args:
+        model: any HookedTransformer.
+        tokens: whole sequences.
+        entries: layer → where the pattern is ablated, bool `[batch or 1, query, key]` over what the model sees; see
+            `target_entries` for Ω.
+        method: "zero", "mean" or "resample".
+        rows: positions that are shown; None: all.
+        heads: in these heads only; None: all.
+        seed: of resample.
+        label: what the table calls these entries.
+
+    Returns:
+        one line a position: entries, method, position, loss, loss_ablated, accuracy, accuracy_ablated.
+
+    Raises:
+        UserError: no such layer or head, a mask of another shape than the map (both are named), or no entry.
+    """
+    inputs = inputs_of(model, tokens)
+    replacement = ablation(method, seed)
+    cfg, (batch, length) = model.cfg, inputs.shape
+    chosen = list(range(cfg.n_heads)) if heads is None else list(heads)
+    if not all(0 <= head < cfg.n_heads for head in chosen):
+        raise UserError(f"heads: expected heads below {cfg.n_heads}, got {chosen}")
+    edits = []
+    for layer, mask in entries.items():
+        if not 0 <= layer < cfg.n_layers:
+            raise UserError(f"entries: expected layers below {cfg.n_layers}, got {layer}")
+        if mask.dim() != 3 or mask.shape[0] not in (1, batch) or tuple(mask.shape[1:]) != (length, length):
+            raise UserError(
+                f"entries: expected masks [{batch} or 1, {length}, {length}] (query, key), got {list(mask.shape)}"
+            )
+        per_head = torch.zeros(cfg.n_heads, 1, 1, dtype=torch.bool)
+        per_head[chosen] = True
+        where = (mask[:, None].cpu() & per_head).to(inputs.device)
+
+        def without(pattern: Tensor, where: Tensor = where) -> Tensor:
+            return torch.where(where, replacement(pattern), pattern)
+
+        edits.append((f"blocks.{layer}.attn.hook_pattern", without))
+    if not any(bool(mask.any()) for mask in entries.values()):
+        raise UserError("entries: nothing to ablate; expected a mask with at least one entry")
+    plain, edited = model(inputs), run_edited(model, inputs, edits)
+    return effect_table(
+        {"entries": label, "method": method}, score(plain, tokens, rows), score(edited, tokens, rows)
+    )
+
+
+def target_entries(
+    task: Task, tokens: Int[Tensor, "batch seq"], n_layers: int, which: Literal["on", "off"] = "on"
+) -> dict[int, Bool[Tensor, "batch query key"]]:
+    """Where attention belongs (on Ω), or everything else in the same rows (off Ω), for `ablate_attention`.
+
+    Args:
+        task: whose Ω.
+        tokens: whole sequences (Ω may differ between them).
+        n_layers: depth of the model; an Ω without a layer is taken in all of them.
+        which: "on" or "off" Ω.
+
+    Returns:
+        layer → bool `[batch or 1, query, key]`; layers without an Ω are left out.
+    """
+    if which not in ("on", "off"):
+        raise UserError(f'which: expected "on" or "off", got {which!r}')
+    on: dict[int, Tensor] = {}
+    concerned: dict[int, Tensor] = {}
+    for target in task.attention_targets(tokens):
+        mask = torch.zeros(target.mask.shape[0], task.n_input, task.n_input, dtype=torch.bool)
+        row = torch.zeros(task.n_input, 1, dtype=torch.bool)
+        mask[:, list(target.rows)] = target.mask.cpu()
+        row[list(target.rows)] = True
+        for layer in range(n_layers) if target.layer is None else [target.layer]:
+            if layer < n_layers:
+                on[layer] = on[layer] | mask if layer in on else mask
+                concerned[layer] = concerned[layer] | row if layer in concerned else row
+    causal = torch.ones(task.n_input, task.n_input, dtype=torch.bool).tril()
+    return {layer: mask if which == "on" else concerned[layer] & causal & ~mask for layer, mask in on.items()}

@@ -1,0 +1,172 @@
+"""Put components of one checkpoint's weights into another: which one, moved from after the plateau, removes it?
+
+Each component is moved by itself into the recipient ("moved"), and kept the recipient's own while all others are the
+donor's ("kept"): a component that is enough shows in the first, one that is needed in the second.
+
+Cost: two forwards a component. For activations instead of weights use `patch_sweep`; to train on from a transplanted
+model use `transfer`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from mechplateau.circuits.patch_sweep import recovered
+from mechplateau.circuits.scoring import MEASURES, inputs_of, score
+from mechplateau.errors import UserError
+
+if TYPE_CHECKING:
+    from transformer_lens import HookedTransformer
+
+Slot = tuple[str, int | None]
+"""A parameter's name, and the head (its first axis) that is meant; None: all of it."""
+
+_QK = ("W_Q", "W_K", "_W_K", "b_Q", "b_K", "_b_K")
+_OV = ("W_V", "_W_V", "W_O", "b_V", "_b_V")
+
+
+def components(model: HookedTransformer) -> dict[str, tuple[Slot, ...]]:
+    """The components that are moved: embeddings, norms, attention as a whole, as QK and OV, by head, and MLPs.
+
+    A head's OV leaves the layer's output bias b_O out, which belongs to no head.
+    """
+    names = list(dict(model.named_parameters()))
+    found: dict[str, tuple[Slot, ...]] = {}
+
+    def add(label: str, *patterns: str) -> None:
+        slots = tuple((n, None) for n in names if any(fnmatch.fnmatchcase(n, p) for p in patterns))
+        if slots:
+            found[label] = slots
+
+    add("embed", "embed.*")
+    add("pos_embed", "pos_embed.*")
+    for layer in range(model.cfg.n_layers):
+        block = f"blocks.{layer}."
+        add(f"L{layer} ln1", f"{block}ln1*")
+        add(f"L{layer} attention", f"{block}attn.*")
+        add(f"L{layer} QK", *(f"{block}attn.{name}" for name in _QK))
+        add(f"L{layer} OV", *(f"{block}attn.{name}" for name in (*_OV, "b_O")))
+        # Grouped keys are shared by heads, so no head has a QK of its own there.
+        if model.cfg.n_heads > 1 and model.cfg.n_key_value_heads is None:
+            for head in range(model.cfg.n_heads):
+                for kind, parts in (("QK", _QK), ("OV", _OV)):
+                    slots = tuple((f"{block}attn.{n}", head) for n in parts if f"{block}attn.{n}" in names)
+                    found[f"L{layer}H{head} {kind}"] = slots
+        add(f"L{layer} ln2", f"{block}ln2*")
+        add(f"L{layer} MLP", f"{block}mlp.*")
+    add("ln_final", "ln_final.*")
+    add("unembed", "unembed.*")
+    return found
+
+
+@torch.no_grad()
+def patch_parameters(
+    recipient: HookedTransformer,
+    donor: HookedTransformer,
+    tokens: Int[Tensor, "batch seq"],
+    *,
+    rows: Sequence[int] | None = None,
+    moved: Mapping[str, Sequence[Slot]] | None = None,
+) -> pd.DataFrame:
+    """Move components of the donor's weights into the recipient, one at a time, and all but one.
+
+    The recipient's weights are the same to the bit afterwards, also after an exception.
+
+    Args:
+        recipient, donor: models of the same shapes.
+        tokens: whole sequences.
+        rows: positions that are scored (a task's `output_rows`); None: all.
+        moved: label → slots; None: `components(recipient)`.
+
+    Returns:
+        one line a component and mode: component, mode ("moved", "kept"), the three measures of `score` (means over
+        sequences and rows), and `recovered_…` of each, as in `patch_sweep`. The first two lines, of components
+        "recipient" and "donor" with a null mode, are the models themselves.
+
+    Raises:
+        UserError: the models' parameters differ in name or shape (named with both), or a slot is not there.
+    """
+    inputs = inputs_of(recipient, tokens)
+    inputs_of(donor, tokens)
+    own, given = _parameters(recipient), _parameters(donor)
+    _require_alike(own, given)
+    chosen = components(recipient) if moved is None else moved
+    every: set[Slot] = {(name, None) for name in own}
+    for label, slots in chosen.items():
+        for name, head in slots:
+            if name not in own or (head is not None and not 0 <= head < own[name].shape[0]):
+                raise UserError(
+                    f"{label}: no such weights {name!r}{'' if head is None else f', head {head}'}"
+                )
+
+    def measured() -> list[float]:
+        return list(score(recipient(inputs), tokens, rows).mean().values())
+
+    base = measured()
+    best = list(score(donor(inputs), tokens, rows).mean().values())
+    lines: list[tuple[str, str, list[float]]] = []
+    for label, slots in chosen.items():
+        with _swapped(own, given, slots):
+            lines.append((label, "moved", measured()))
+        with _swapped(own, given, every, keep=slots):
+            lines.append((label, "kept", measured()))
+    values = np.array([base, best, *(measures for _, _, measures in lines)])
+    table = pd.DataFrame(
+        {
+            "component": ["recipient", "donor", *(label for label, _, _ in lines)],
+            "mode": pd.array([None, None, *(mode for _, mode, _ in lines)], dtype="string"),
+            **{name: values[:, i] for i, name in enumerate(MEASURES)},
+        }
+    )
+    for i, name in enumerate(MEASURES):
+        table[f"recovered_{name}"] = recovered(values[:, i], base[i], best[i])
+    return table
+
+
+@contextmanager
+def _swapped(
+    own: Mapping[str, Tensor],
+    given: Mapping[str, Tensor],
+    slots: Sequence[Slot] | set[Slot],
+    keep: Sequence[Slot] = (),
+) -> Iterator[None]:
+    """The donor's weights in these slots, except for those kept, until the context is left."""
+    touched = {name for name, _ in slots}
+    before = {name: own[name].clone() for name in touched}
+    try:
+        for name, head in slots:
+            _slot(own[name], head).copy_(_slot(given[name], head))
+        for name, head in keep:
+            _slot(own[name], head).copy_(_slot(before[name], head))
+        yield
+    finally:
+        for name, tensor in before.items():
+            own[name].copy_(tensor)
+
+
+def _slot(tensor: Tensor, head: int | None) -> Tensor:
+    return tensor if head is None else tensor[head]
+
+
+def _parameters(model: HookedTransformer) -> dict[str, Tensor]:
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def _require_alike(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    problems = [f"{name} is in one only" for name in sorted(set(own) ^ set(given))]
+    problems += [
+        f"{name} has shape {list(own[name].shape)} in the recipient and {list(given[name].shape)} in the donor"
+        for name in own
+        if name in given and own[name].shape != given[name].shape
+    ]
+    if problems:
+        raise UserError(f"weights can be moved between models of the same shapes only: {'; '.join(problems)}")

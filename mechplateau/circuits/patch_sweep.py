@@ -1,0 +1,251 @@
+"""Patch every hook, position and head of one checkpoint with another's activations: what carries the difference?
+
+For "which component, moved from after the plateau to during it, removes the plateau": recipient = the model on
+the plateau, donor = the solved one. Each entry of the result is one forward in which one activation, at one position
+(and head), is the donor's.
+
+Cost: a small part of a forward per hook and position (`patch_sweep` states progress and time left). What is saved, and
+exact up to rounding, for any causal HookedTransformer:
+
+1.  Layers before the hook are not run again, nor are positions before the patched one: keys and values of the
+    recipient stand in for them.
+2.  In the last layer, whatever comes after the keys and values acts on each position by itself. Patching all
+    positions in one forward then gives, row by row, the answers of patching each position alone.
+3.  Past the last attention only rows that are scored are computed, and several positions share one forward.
+
+Memory: the activations of `batch_size` sequences at the hooks patched, and a forward of at most `memory_limit` bytes.
+For single patches, or to see the logits, use `run_patched`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from mechplateau.circuits._resuming import Resumer, acts_on_its_own_position
+from mechplateau.circuits.editing import head_axis, require_hook
+from mechplateau.circuits.patching import Patch, activations
+from mechplateau.circuits.progress import Clock, Listener, ShownOnStderr
+from mechplateau.circuits.scoring import MEASURES, checked_rows, inputs_of, measures_of
+from mechplateau.errors import UserError
+
+if TYPE_CHECKING:
+    from transformer_lens import HookedTransformer
+
+Sums = np.ndarray
+"""Loss, accuracy and logit difference, summed over sequences and scored rows."""
+
+SAME = 1e-6
+"""Donor and recipient that differ by no more than this in a measure have no difference to recover in it."""
+
+
+@dataclass(frozen=True)
+class PatchResult:
+    """Outcome of a sweep.
+
+    Attributes:
+        table: one line a patch: hook, head (null: all), position (null: all), the three measures of the patched model
+            (means over sequences and scored positions), and `recovered_…` of each: (patched − recipient) /
+            (donor − recipient), so 0 where the patch does nothing and 1 where it does all that the donor does; null
+            where donor and recipient do not differ.
+        recipient, donor: the measures without any patch.
+    """
+
+    table: pd.DataFrame
+    recipient: dict[str, float]
+    donor: dict[str, float]
+
+    def grid(self, measure: str = "recovered_loss") -> pd.DataFrame:
+        """One measure as hook (and head) × position.
+
+        Raises:
+            UserError: no such measure.
+        """
+        known = list(self.table.columns[3:])
+        if measure not in known:
+            raise UserError(f"measure: expected one of {', '.join(known)}, got {measure!r}")
+        labels = [
+            hook if head is None or head is pd.NA else f"{hook} head {head}"
+            for hook, head in zip(self.table["hook"], self.table["head"], strict=True)
+        ]
+        columns = self.table["position"].astype(object).where(self.table["position"].notna(), "all")
+        frame = pd.DataFrame({"hook": labels, "position": columns, measure: self.table[measure]})
+        ordered = frame.pivot(index="hook", columns="position", values=measure)
+        return ordered.loc[list(dict.fromkeys(labels)), list(dict.fromkeys(columns))]
+
+
+@torch.no_grad()
+def patch_sweep(
+    recipient: HookedTransformer,
+    donor: HookedTransformer,
+    tokens: Int[Tensor, "batch seq"],
+    *,
+    donor_tokens: Int[Tensor, "batch seq"] | None = None,
+    rows: Sequence[int] | None = None,
+    hooks: Sequence[str] | None = None,
+    positions: Sequence[int] | Literal["each", "all"] = "each",
+    by_head: bool = True,
+    batch_size: int = 64,
+    memory_limit: float = 5e8,
+    progress: Listener | Literal["stderr"] | None = "stderr",
+) -> PatchResult:
+    """Patch the donor's activations into the recipient, one at a time.
+
+    Args:
+        recipient, donor: models of the same shapes: checkpoints of one run or of two.
+        tokens: whole sequences; both models see them (64 are plenty).
+        donor_tokens: other sequences for the donor, of the same shape; the right tokens are those of `tokens`.
+        rows: positions that are scored (a task's `output_rows`); None: all.
+        hooks: names of hook points; None: every one that fires in this model.
+        positions: "each", some, or "all": the whole activation at once.
+        by_head: one head at a time, where an activation has heads.
+        batch_size: sequences at a time.
+        memory_limit: bytes that one forward's activations may take, about.
+        progress: hears of progress and time left; "stderr": shown there where it takes seconds; None: nobody.
+
+    Raises:
+        UserError: an unknown hook, one that never fires, tokens or rows that do not fit, or activations of different
+            shapes (named with both).
+    """
+    inputs = inputs_of(recipient, tokens)
+    donor_inputs = inputs if donor_tokens is None else inputs_of(donor, donor_tokens)
+    if donor_inputs.shape != inputs.shape:
+        raise UserError(
+            f"donor_tokens: expected sequences of {inputs.shape[1] + 1} tokens, {len(inputs)} of them"
+        )
+    inputs_of(donor, tokens)
+    scored = checked_rows(rows, inputs.shape[1])
+    names = list(hooks) if hooks is not None else firing_hooks(recipient, inputs[:1])
+    for name in names:
+        require_hook(recipient, name)
+        require_hook(donor, name)
+    patched_at = _positions(positions, inputs.shape[1])
+    listener = ShownOnStderr("patching") if progress == "stderr" else progress
+    clock: Clock | None = None
+
+    totals: dict[tuple[str, int | None, int | None], Sums] = {}
+    base, best = np.zeros(3), np.zeros(3)
+    for first in range(0, len(inputs), batch_size):
+        part = slice(first, first + batch_size)
+        right = tokens[part].to(inputs.device)[:, torch.tensor(scored, device=inputs.device) + 1]
+        batch = _Batch(Resumer(recipient, inputs[part], scored, memory_limit), right)
+        given = activations(donor, donor_inputs[part], names)
+        own = measures_of(donor(donor_inputs[part])[:, list(scored)], right)
+        base += batch.base.sum(axis=1)
+        best += own.sum(dim=(1, 2)).cpu().numpy()
+        heads = {name: _heads(name, given[name], by_head) for name in names}
+        cost = {name: batch.cost(name, patched_at) for name in names}
+        if clock is None:
+            whole = sum(cost[name] * len(heads[name]) for name in names) / len(right) * len(inputs)
+            clock = Clock(whole, listener)
+        for name in names:
+            for head in heads[name]:
+                for position, sums in batch.patched(name, given[name], head, patched_at):
+                    key = (name, head, position)
+                    totals[key] = totals.get(key, 0.0) + sums
+                clock.add(cost[name])
+    return _result(totals, base, best, len(inputs) * len(scored))
+
+
+def firing_hooks(model: HookedTransformer, inputs: Int[Tensor, "batch pos"]) -> list[str]:
+    """Names of all hooks that fire in a forward, in the order of the computation."""
+    _, cache = model.run_with_cache(inputs)
+    return [name for name in cache.cache_dict if torch.is_floating_point(cache[name])]
+
+
+class _Batch:
+    """Some sequences of the recipient, ready to be patched."""
+
+    def __init__(self, resumer: Resumer, right: Int[Tensor, "batch rows"]):
+        self.resumer = resumer
+        self.right = right
+        self.base: Sums = self._sums(resumer.base_logits)[0]
+        """`[3, rows]`: the recipient's own."""
+
+    def cost(self, hook: str, positions: tuple[int, ...] | None) -> float:
+        """Positions that patching this hook takes through the model, for one head."""
+        if positions is None or acts_on_its_own_position(self.resumer.model, hook):
+            return self.right.shape[0] * self.resumer.length
+        return self.right.shape[0] * sum(
+            len(chunk) * (self.resumer.length - self.resumer.start(chunk))
+            for chunk in self.resumer.chunks(positions)
+        )
+
+    def patched(
+        self, hook: str, given: Tensor, head: int | None, positions: tuple[int, ...] | None
+    ) -> Iterator[tuple[int | None, Sums]]:
+        """The sums over sequences and rows for each patched position (None: all at once)."""
+        if positions is None:
+            patch = Patch(hook, given, None, head)
+            yield None, self._sums(self.resumer.run(hook, [patch], 0).logits)[0].sum(axis=1)
+        elif acts_on_its_own_position(self.resumer.model, hook):
+            each = self._sums(self.resumer.run(hook, [Patch(hook, given, None, head)], 0).logits)[0]
+            for position in positions:
+                changed = self.base.copy()
+                if position in self.resumer.rows:
+                    row = self.resumer.rows.index(position)
+                    changed[:, row] = each[:, row]
+                yield position, changed.sum(axis=1)
+        else:
+            for chunk in self.resumer.chunks(positions):
+                patches = [Patch(hook, given, (position,), head) for position in chunk]
+                out = self.resumer.run(hook, patches, min(chunk))
+                sums = self._sums(out.logits, out.order)
+                before = self.base[:, list(out.left_out)].sum(axis=1)
+                for position, changed in zip(chunk, sums, strict=True):
+                    yield position, before + changed.sum(axis=1)
+
+    def _sums(self, logits: Tensor, rows: Sequence[int] | None = None) -> Sums:
+        """`[variants, 3, rows]`, summed over sequences; the variants are stacked along the batch."""
+        right = self.right if rows is None else self.right[:, list(rows)]
+        variants = logits.shape[0] // right.shape[0]
+        measures = measures_of(logits, right.repeat(variants, 1))
+        return measures.unflatten(1, (variants, -1)).sum(dim=2).transpose(0, 1).cpu().numpy()
+
+
+def _positions(positions: Sequence[int] | Literal["each", "all"], length: int) -> tuple[int, ...] | None:
+    if isinstance(positions, str):
+        if positions not in ("each", "all"):
+            raise UserError(f'positions: expected "each", "all" or positions, got {positions!r}')
+        return None if positions == "all" else tuple(range(length))
+    return tuple(sorted(checked_rows(positions, length)))
+
+
+def _heads(hook: str, activation: Tensor, by_head: bool) -> list[int | None]:
+    axis = head_axis(hook)
+    return [None] if axis is None or not by_head else list(range(activation.shape[axis]))
+
+
+def _result(
+    totals: Mapping[tuple[str, int | None, int | None], Sums], base: Sums, best: Sums, count: int
+) -> PatchResult:
+    keys = list(totals)
+    means = np.stack([totals[key] for key in keys]) / count
+    base, best = base / count, best / count
+    columns: dict[str, object] = {
+        "hook": [hook for hook, _, _ in keys],
+        "head": pd.array([head for _, head, _ in keys], dtype="Int64"),
+        "position": pd.array([position for _, _, position in keys], dtype="Int64"),
+        **{name: means[:, i] for i, name in enumerate(MEASURES)},
+    }
+    for i, name in enumerate(MEASURES):
+        columns[f"recovered_{name}"] = recovered(means[:, i], base[i], best[i])
+    return PatchResult(
+        pd.DataFrame(columns),
+        dict(zip(MEASURES, base.tolist(), strict=True)),
+        dict(zip(MEASURES, best.tolist(), strict=True)),
+    )
+
+
+def recovered(patched: np.ndarray, recipient: float, donor: float) -> pd.api.extensions.ExtensionArray:
+    """(patched − recipient) / (donor − recipient), null where the two do not differ."""
+    if abs(donor - recipient) <= SAME:
+        return pd.array([None] * len(patched), dtype="Float64")
+    return pd.array((patched - recipient) / (donor - recipient), dtype="Float64")

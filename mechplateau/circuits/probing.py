@@ -1,0 +1,131 @@
+"""Probes of a model's activations: what can be read at a place, and when in training it appears.
+
+At any hook point, for any label, with a linear probe or a small MLP, train and test split by sequence, and a
+shuffled-label control (the probe itself: `mechplateau.metrics.probe`). Over checkpoints:
+`over_run(run, probe, tokens, "output", hook="blocks.0.hook_attn_out", task=run.task)`.
+
+Cost: one forward, and fits of seconds (linear, some thousand rows) to minutes (MLP), twice with the control. A
+probe shows what is there, not what is used: for that, ablate or patch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from mechplateau.circuits.editing import head_axis, position_axis
+from mechplateau.circuits.patching import activations
+from mechplateau.circuits.scoring import checked_rows, inputs_of
+from mechplateau.errors import UserError
+from mechplateau.metrics.probe import ProbeKind, fit_probe
+
+if TYPE_CHECKING:
+    from transformer_lens import HookedTransformer
+
+    from mechplateau.tasks import Task
+
+LABELS = ("input", "output", "window_sum", "position")
+Label = str | Callable[[Tensor], Tensor]
+
+
+@torch.no_grad()
+def probe(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "batch seq"],
+    label: Label,
+    *,
+    hook: str,
+    task: Task | None = None,
+    rows: Sequence[int] | None = None,
+    head: int | None = None,
+    kind: ProbeKind = "linear",
+    n_train: int | None = None,
+    **options: object,
+) -> pd.DataFrame:
+    """Probe one activation for one label.
+
+    Args:
+        model: any HookedTransformer.
+        tokens: whole sequences, some hundred.
+        label: what to read, at each row: "input" (the token there), "output" (the next token), "window_sum" (the
+            sum of the tokens on the task's first Ω of that row, modulo its p where it has one), "position", or a
+            function of the whole sequences to integers `[batch, rows]`.
+        hook: the activation; all axes but batch and position (of the query) are read together.
+        task: gives the rows and Ω; needed for "window_sum".
+        rows: positions; None: the task's output rows, or all positions without a task.
+        head: read this head only.
+        kind: "linear" or "mlp".
+        n_train: sequences to train on; None: half.
+        options: as for `fit_probe`.
+
+    Returns:
+        one line: hook, head, label, kind, and all of `ProbeResult`.
+
+    Raises:
+        UserError: no such hook or label, or what `fit_probe` refuses.
+    """
+    inputs = inputs_of(model, tokens)
+    if rows is None and task is not None:
+        rows = task.output_rows
+    chosen = checked_rows(rows, inputs.shape[1])
+    name, labels = _labels(label, tokens, chosen, task)
+    features = _features(activations(model, inputs, [hook])[hook], hook, chosen, head)
+    result = fit_probe(features, labels, kind=kind, n_train=n_train, **options)  # type: ignore[arg-type]
+    line = {"hook": hook, "head": head, "label": name, "kind": kind, **asdict(result)}
+    return pd.DataFrame([line]).astype({"head": "Int64", "shuffled_accuracy": "Float64"})
+
+
+def _features(activation: Tensor, hook: str, rows: Sequence[int], head: int | None) -> np.ndarray:
+    """`[batch, row, width]`."""
+    axis, heads = position_axis(hook), head_axis(hook)
+    if head is not None:
+        n_heads = 0 if heads is None else activation.shape[heads]
+        if heads is None or not 0 <= head < n_heads:
+            raise UserError(f"{hook}: expected a head below {n_heads}, got {head}")
+        activation = activation.narrow(heads, head, 1)
+    picked = activation.movedim(axis, 1)[:, list(rows)]
+    return picked.flatten(2).float().cpu().numpy()
+
+
+def _labels(label: Label, tokens: Tensor, rows: Sequence[int], task: Task | None) -> tuple[str, np.ndarray]:
+    tokens = tokens.cpu()
+    index = torch.tensor(list(rows))
+    if callable(label):
+        name, values = getattr(label, "__name__", "label"), label(tokens)
+    elif label == "input":
+        name, values = label, tokens[:, index]
+    elif label == "output":
+        name, values = label, tokens[:, index + 1]
+    elif label == "position":
+        name, values = label, index.expand(len(tokens), -1)
+    elif label == "window_sum":
+        name, values = label, _window_sums(tokens, rows, task)
+    else:
+        raise UserError(
+            f"label: expected one of {', '.join(LABELS)}, or a function of the tokens; got {label!r}"
+        )
+    if tuple(values.shape) != (len(tokens), len(rows)) or values.is_floating_point():
+        raise UserError(
+            f"label: expected integers [{len(tokens)}, {len(rows)}] (batch, rows), got {values.dtype} "
+            f"{list(values.shape)}"
+        )
+    return name, values.numpy()
+
+
+def _window_sums(tokens: Tensor, rows: Sequence[int], task: Task | None) -> Tensor:
+    if task is None:
+        raise UserError("label: window_sum is the sum over a task's Ω; give the task")
+    target = task.attention_targets(tokens)[0]
+    if missing := [row for row in rows if row not in target.rows]:
+        raise UserError(f"rows: window_sum is defined at the rows of Ω, {list(target.rows)}; got {missing}")
+    mask = target.mask[:, [target.rows.index(row) for row in rows]].cpu()
+    sums = (tokens[:, None, : task.n_input] * mask).sum(-1)
+    modulus = getattr(task, "p", None)
+    return sums if modulus is None else sums % modulus

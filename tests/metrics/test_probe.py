@@ -1,0 +1,89 @@
+"""Probes: certain where the label is there, at chance where it is not, and split by sample."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mechplateau.errors import UserError
+from mechplateau.metrics.probe import fit_probe
+
+
+def decodable(samples=120, rows=4, width=8, n_labels=3, seed=0):
+    """Noise in which one direction a label is marked."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, n_labels, (samples, rows))
+    features = rng.normal(size=(samples, rows, width))
+    features[..., :n_labels] += 20 * np.eye(n_labels)[labels]
+    return features, labels
+
+
+@pytest.mark.parametrize("kind", ["linear", "mlp"])
+def test_a_linearly_decodable_label_is_read_and_its_shuffled_control_is_not(kind):
+    result = fit_probe(*decodable(), kind=kind, hidden=16)
+    assert result.test_accuracy == 1.0
+    assert result.train_accuracy == 1.0
+    # 240 test rows at chance 1/3: 5 standard deviations are 0.15.
+    assert abs(result.shuffled_accuracy - 1 / 3) < 0.15
+    assert result.converged
+    assert (result.n_train, result.n_test, result.n_labels) == (240, 240, 3)
+
+
+@pytest.mark.parametrize("kind", ["linear", "mlp"])
+def test_noise_is_at_chance(kind):
+    rng = np.random.default_rng(1)
+    features, labels = rng.normal(size=(200, 4, 6)), rng.integers(0, 2, (200, 4))
+    result = fit_probe(features, labels, kind=kind, hidden=8, max_iter=200)
+    assert abs(result.test_accuracy - 0.5) < 5 * 0.5 / np.sqrt(400)
+
+
+def test_only_an_mlp_reads_a_product():
+    rng = np.random.default_rng(2)
+    features = rng.choice([-1.0, 1.0], size=(300, 2, 2))
+    labels = (features[..., 0] * features[..., 1] > 0).astype(int)
+    assert fit_probe(features, labels, kind="linear", control=False).test_accuracy < 0.65
+    assert fit_probe(features, labels, kind="mlp", hidden=16, control=False).test_accuracy == 1.0
+
+
+def test_the_split_is_by_sample():
+    """Each sample has a mark of its own and a random label: read in the samples trained on, never in others."""
+    rng = np.random.default_rng(3)
+    marks = rng.normal(size=(60, 1, 40)) * 5
+    features = np.repeat(marks, 5, axis=1) + rng.normal(size=(60, 5, 40)) * 0.01
+    labels = np.repeat(rng.integers(0, 2, (60, 1)), 5, axis=1)
+    result = fit_probe(features, labels, control=False)
+    assert result.train_accuracy == 1.0
+    assert result.test_accuracy < 0.9
+    assert (result.n_train, result.n_test) == (150, 150)
+    first = fit_probe(features, labels, n_train=20, control=False)
+    assert (first.n_train, first.n_test) == (100, 200)
+
+
+def test_the_majority_is_that_of_the_training_rows():
+    features, _ = decodable(samples=4, rows=2)
+    labels = np.array([[0, 0], [0, 1], [1, 1], [1, 0]])
+    result = fit_probe(features, labels, control=False)
+    assert result.majority == 0.25
+    assert result.shuffled_accuracy is None
+
+
+def test_an_unfinished_fit_is_said_and_constant_features_do_no_harm():
+    features, labels = decodable(n_labels=3)
+    features[..., 7] = 1e6
+    assert not fit_probe(features / 20, labels, kind="mlp", hidden=4, max_iter=1, control=False).converged
+    assert fit_probe(features, labels, control=False).test_accuracy == 1.0
+
+
+def test_refusals():
+    features, labels = decodable()
+    with pytest.raises(UserError, match=r"got \[120, 4, 8\] and \[120, 3\]"):
+        fit_probe(features, labels[:, :3])
+    with pytest.raises(UserError, match="all training rows have the label 1"):
+        fit_probe(features, np.ones_like(labels))
+    with pytest.raises(UserError, match="n_train: expected 1 to 119 of 120 samples, got 120"):
+        fit_probe(features, labels, n_train=120)
+    with pytest.raises(UserError, match="kind: expected linear or mlp"):
+        fit_probe(features, labels, kind="tree")
+    features[0, 0, 0] = -np.inf
+    with pytest.raises(UserError, match="NaN or infinity"):
+        fit_probe(features, labels)

@@ -127,6 +127,14 @@ class Task(Config):
         """Outputs that are learnt early, on the plateau; None where none is known."""
         return None
 
+    def token_map(self, source: Task) -> Mapping[int, int] | None:
+        """Which of this task's tokens mean the same as which of another's: own token → token of `source`.
+
+        What a model learned about those tokens can be moved between the two. None: nothing is stated, not even for
+        equal vocabularies.
+        """
+        return None
+
 
 _TaskType = TypeVar("_TaskType", bound=Task)
 

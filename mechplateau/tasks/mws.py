@@ -84,3 +84,9 @@ class MovingWindowSum(Task):
     @property
     def partial_outputs(self) -> tuple[int, ...]:
         return tuple(range(self.k - 1))
+
+    def token_map(self, source: Task) -> Mapping[int, int] | None:
+        """Numbers that both tasks have, whatever the window, and the separators."""
+        if not isinstance(source, MovingWindowSum):
+            return None
+        return {**{number: number for number in range(min(self.p, source.p))}, self.p: source.p}

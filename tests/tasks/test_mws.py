@@ -115,3 +115,11 @@ def test_no_sequences_is_an_error():
 def test_unknown_task_lists_the_known_ones():
     with pytest.raises(ConfigError, match=r"unknown task 'mvs'; known: .*mws"):
         task_class("mvs")
+
+
+def test_tokens_of_another_window_mean_the_same():
+    task = MovingWindowSum(n=4, k=2, p=7, max_num=6)
+    assert task.token_map(MovingWindowSum(n=4, k=3, p=7, max_num=6)) == {token: token for token in range(8)}
+    larger = MovingWindowSum(n=4, k=2, p=9, max_num=6)
+    assert larger.token_map(task) == {**{number: number for number in range(7)}, 9: 7}
+    assert task.token_map(larger) == {**{number: number for number in range(7)}, 7: 9}

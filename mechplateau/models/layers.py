@@ -26,7 +26,7 @@ def observed(*points: HookPoint) -> bool:
 class FusedLayerNorm(LayerNorm):
     """LayerNorm in one call; explicit where `hook_scale` or `hook_normalized` is hooked."""
 
-    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         if observed(self.hook_scale, self.hook_normalized):
             return super().forward(x)
         return F.layer_norm(x, (self.length,), self.w, self.b, self.eps)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -72,6 +72,7 @@ class Observation:
     records: Sequence[AttentionRecord]
 
 
+@runtime_checkable
 class Trainable(Protocol):
     """What the training loop and the measurements ask of a model, besides being a `torch.nn.Module`."""
 

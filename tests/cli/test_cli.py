@@ -87,6 +87,14 @@ def test_train_show_list_report(run_cli):
     assert report.read_text().lstrip().lower().startswith("<!doctype html>")
     code, out, _ = run_cli("report", str(run.path), "-o", "elsewhere.html")
     assert Path("elsewhere.html").is_file()
+    damaged = run.path / "checkpoints" / "step_000004.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:200])
+    Path("elsewhere.html").unlink()
+    code, out, err = run_cli("report", run.name, "-o", "elsewhere.html")
+    assert (code, out) == (2, "")
+    assert "step_000004.safetensors: damaged" in err
+    assert err.count("\n") == 1
+    assert not Path("elsewhere.html").exists()
 
 
 @pytest.mark.parametrize(

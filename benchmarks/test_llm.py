@@ -17,7 +17,6 @@ from mechplateau.llm import generate, measure
 SIZES = {
     "demo": {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 2048},
     "pythia-14m": {"hidden_size": 128, "num_hidden_layers": 6, "num_attention_heads": 4, "vocab_size": 50304},
-    "pythia-70m": {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "vocab_size": 50304},
 }
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mechplateau.llm.generation import Generation, generate
     from mechplateau.llm.hooked import load_hooked
     from mechplateau.llm.identity import Identity, identify
-    from mechplateau.llm.measure import measure
+    from mechplateau.llm.measures import measure
     from mechplateau.llm.prompts import load_prompts
     from mechplateau.llm.verdicts import Verdict, judge
 
@@ -35,7 +35,7 @@ _HOMES = {
     "judge": "verdicts",
     "load_hooked": "hooked",
     "load_prompts": "prompts",
-    "measure": "measure",
+    "measure": "measures",
     "train_demo": "demo",
 }
 

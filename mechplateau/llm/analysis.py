@@ -223,7 +223,7 @@ class _Job:
         from mechplateau.llm.generation import generate
         from mechplateau.llm.identity import identify
         from mechplateau.llm.loading import end_of_text, load_model
-        from mechplateau.llm.measure import measure
+        from mechplateau.llm.measures import measure
         from mechplateau.llm.weights import read_weights
 
         folder = self.place.fetch(label)
@@ -357,7 +357,7 @@ def _peak(table: pd.DataFrame) -> list[str]:
     rows = table[~table["doubtful"] & table["step"].notna() & table["cos_final"].notna()]
     if rows.empty:
         return []
-    peak, last = rows.loc[rows["cos_final"].idxmax()], rows.iloc[-1]
+    peak, last = rows.iloc[int(rows["cos_final"].to_numpy().argmax())], rows.iloc[-1]
     return [
         f"Over the checkpoints that are not doubtful, COS is largest at step {peak['step']} ({peak['cos_final']:.2f}, "
         f"repetition {peak['repetition']:.2f}); at step {last['step']} it is {last['cos_final']:.2f} "

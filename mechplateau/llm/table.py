@@ -15,7 +15,7 @@
     same_as               labels of the rows with the same content
     dtype                 storage type
     distance, detour      of the weights from the previous step, and by way of this step (see `verdicts`)
-    loss, repetition, entropy, cos_final, cos_embed, cos_layer_0 …   see `measure`
+    loss, repetition, entropy, cos_final, cos_embed, cos_layer_0 …   see `measures`
 
 Undefined is null.
 """

@@ -6,12 +6,14 @@ and works where Triton is missing. `backend="auto"` runs Triton on CUDA and vect
 
 from ._dispatch import BackendUnavailable
 from .attention import LinearAttentionOutput, linear_attention
+from .capture import Captured
 from .cosine import mean_pairwise_cosine, pairwise_cosine
 from .progress import apm, apm_per_sample, zero_attention
 from .report import backend_report
 
 __all__ = [
     "BackendUnavailable",
+    "Captured",
     "LinearAttentionOutput",
     "apm",
     "apm_per_sample",

@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 from .._launch import chunk_of
 
-__all__ = ["MAX_POSITIONS", "MAX_WIDTH", "Options", "TileConfig", "backward_config", "forward_config"]
+__all__ = [
+    "MAX_POSITIONS",
+    "MAX_WIDTH",
+    "Options",
+    "TileConfig",
+    "backward_config",
+    "effective_precision",
+    "forward_config",
+]
 
 MAX_POSITIONS = 64
 """Longest sequence the tile kernels take."""
@@ -42,26 +50,41 @@ class TileConfig:
     num_stages: int
 
 
-def _tile(n_pos: int, d_head: int, d_v: int, widest: int, num_stages: int) -> TileConfig:
+def _tile(n_pos: int, d_head: int, d_v: int, widest: tuple[int, int], num_stages: int) -> TileConfig:
     positions = chunk_of(n_pos, MAX_POSITIONS)
     return TileConfig(
         BM=min(positions, 32),
         BT=positions,
-        BD=chunk_of(d_head, widest),
-        BV=chunk_of(d_v, widest),
+        BD=chunk_of(d_head, widest[0]),
+        BV=chunk_of(d_v, widest[1]),
         num_warps=2 if positions == 16 else 4,
         num_stages=num_stages,
     )
 
 
-def forward_config(dtype_bytes: int, precision: str, n_pos: int, d_head: int, d_v: int) -> TileConfig:
-    if dtype_bytes == 2:
-        return _tile(n_pos, d_head, d_v, widest=64, num_stages=3)
-    # tf32x3 keeps three fragments of each operand in registers.
-    return _tile(n_pos, d_head, d_v, widest=64 if precision == "tf32" else 32, num_stages=3)
+# Widest chunks (BD, BV) that do not spill. tf32x3 keeps three fragments of each operand in registers;
+# float16 is widened to float32 where it is weighted by A.
+_FORWARD = {"tf32x3": (32, 32), "ieee": (32, 32), "tf32": (64, 64), "float16": (64, 32), "bfloat16": (64, 64)}
+_BACKWARD = {
+    "tf32x3": (16, 16),
+    "ieee": (16, 16),
+    "tf32": (32, 32),
+    "float16": (32, 32),
+    "bfloat16": (64, 64),
+}
 
 
-def backward_config(dtype_bytes: int, precision: str, n_pos: int, d_head: int, d_v: int) -> TileConfig:
-    if dtype_bytes == 2:
-        return _tile(n_pos, d_head, d_v, widest=64, num_stages=2)
-    return _tile(n_pos, d_head, d_v, widest=32 if precision == "tf32" else 16, num_stages=2)
+def effective_precision(precision: str, d_head: int, d_v: int) -> str:
+    """ieee instead of tf32x3 for very narrow heads: as exact, and three fragments of everything at once spill
+    where a loop over the width has a single turn."""
+    return "ieee" if precision == "tf32x3" and min(d_head, d_v) <= 16 else precision
+
+
+def forward_config(mode: str, n_pos: int, d_head: int, d_v: int) -> TileConfig:
+    """`mode`: the precision for float32, the dtype's name for the others."""
+    return _tile(n_pos, d_head, d_v, _FORWARD[mode], num_stages=3)
+
+
+def backward_config(mode: str, n_pos: int, d_head: int, d_v: int) -> TileConfig:
+    """As `forward_config`."""
+    return _tile(n_pos, d_head, d_v, _BACKWARD[mode], num_stages=2)

@@ -20,6 +20,10 @@ def _strides(x: Tensor) -> tuple[int, int, int]:
     return x.stride(0), x.stride(1), x.stride(2)
 
 
+def _mode(q: Tensor, options: Options) -> str:
+    return options.precision if q.dtype == torch.float32 else str(q.dtype).removeprefix("torch.")
+
+
 def _constants(config: TileConfig, q: Tensor, v: Tensor, options: Options) -> dict[str, Any]:
     return {
         "D": q.shape[3],
@@ -54,7 +58,7 @@ def forward(
     output = allocate((batch, pos, heads, v.shape[3]), v.dtype, v.device)
     row_mass = allocate((batch, heads, pos), torch.float32, q.device)
     set_mass = allocate((batch, heads, options.n_sets, pos), torch.float32, q.device)
-    config = forward_config(q.element_size(), options.precision, pos, q.shape[3], v.shape[3])
+    config = forward_config(_mode(q, options), pos, q.shape[3], v.shape[3])
     tile.forward_kernel[(batch * heads * (config.BT // config.BM),)](
         q, k, v, q if bits is None else bits, row_mass if c_tensor is None else c_tensor,
         output, row_mass, set_mass, options.scale, options.c, pos, heads,
@@ -86,7 +90,7 @@ def backward(
     # Masses are small, and their gradients often expanded scalars.
     grad_row = None if grad_row is None else grad_row.contiguous()
     grad_set = None if grad_set is None or options.n_sets == 0 else grad_set.contiguous()
-    config = backward_config(q.element_size(), options.precision, pos, d_head, v.shape[3])
+    config = backward_config(_mode(q, options), pos, d_head, v.shape[3])
     blocks = config.BT // config.BM
     kernels = (
         (tile.backward_kernel,) if blocks == 1 else (tile.backward_rows_kernel, tile.backward_columns_kernel)

@@ -1,0 +1,181 @@
+"""Every shipped kernel configuration, compiled ahead of time for sm_80 and sm_90; needs no GPU.
+
+Held: no spills, shared memory within the cards' limits, 16-byte loads where rows are aligned, and no
+`wgmma` (miscompiled for Hopper by several ptxas versions; see attention/tile.py).
+"""
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton", reason="compiles with triton")
+
+from mechplateau_kernels._launch import LAUNCH_OPTIONS  # noqa: E402
+from mechplateau_kernels.attention import configs, tile  # noqa: E402
+from mechplateau_kernels.cosine import configs as cosine_configs  # noqa: E402
+from mechplateau_kernels.cosine import gram, mean  # noqa: E402
+from mechplateau_kernels.cosine.reference import FLOOR  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    not isinstance(tile.forward_kernel, triton.JITFunction), reason="compiles nothing under the interpreter"
+)
+
+SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}
+MODES = [("fp32", "tf32x3"), ("fp32", "ieee"), ("fp32", "tf32"), ("fp16", "tf32"), ("bf16", "tf32")]
+BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+DATA = ("p_q", "p_k", "p_v", "p_o", "p_do", "p_dq", "p_dk", "p_dv", "p_h")
+SMALL_TYPES = {"p_bits": "*u8", "p_groups": "*i32", "scale": "fp32", "c": "fp32", "factor": "fp32"}
+
+
+def compiled(kernel, element, constants, options, arch, aligned=True):
+    """The kernel as a launch with contiguous, 16-byte aligned tensors would compile it."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature, attributes = {}, {}
+    for i, name in enumerate(kernel.arg_names):
+        if name in constants:
+            signature[name] = "constexpr"
+            continue
+        pointer = name.startswith("p_")
+        default = "*fp32" if pointer else "i32"
+        signature[name] = f"*{element}" if name in DATA else SMALL_TYPES.get(name, default)
+        if pointer or (aligned and name.startswith("s_")):
+            attributes[(i,)] = [["tt.divisibility", 16]]
+    source = ASTSource(kernel, signature, constants, attributes)
+    target = GPUTarget("cuda", arch, 32)
+    return triton.compile(source, target=target, options={**LAUNCH_OPTIONS, **options})
+
+
+def stack_bytes(kernel):
+    """Bytes of local memory a thread needs, which is where spilled registers go."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        usage = subprocess.check_output([tool, "-res-usage", file.name], text=True, stderr=subprocess.STDOUT)
+    found = re.search(r"STACK:(\d+).*LOCAL:(\d+)", usage)
+    assert found, usage
+    return int(found[1]) + int(found[2])
+
+
+def check(kernel, arch, wide_loads=True):
+    ptx = kernel.asm["ptx"]
+    assert stack_bytes(kernel) == 0
+    assert kernel.metadata.shared <= SHARED_MEMORY[arch]
+    assert "wgmma" not in ptx
+    if wide_loads:
+        # Asynchronous copies of 16 bytes, or plain loads of four registers; never a narrower copy.
+        copies = re.findall(r"cp\.async\.c[ag]\.shared\.global\s.*?,\s*(0x\w+|\d+)", ptx)
+        assert all(int(size, 0) == 16 for size in copies), set(copies)
+        assert copies or "ld.global.v4" in ptx
+
+
+def tile_constants(config, d_head, d_v, precision, gradient):
+    masses = {"GRAD_ROW": True, "GRAD_SET": True} if gradient else {}
+    return {
+        "D": d_head,
+        "DV": d_v,
+        "BM": config.BM,
+        "BT": config.BT,
+        "BD": config.BD,
+        "BV": config.BV,
+        "CAUSAL": True,
+        "N_SETS": 2,
+        "INTERVENE": True,
+        "C_POINTER": False,
+        "PRECISION": precision,
+        "WIDEN": False,
+        **masses,
+    }
+
+
+def compile_tile(element, precision, pos, d_head, d_v, arch):
+    precision = configs.effective_precision(precision, d_head, d_v)
+    mode = {"fp32": precision, "fp16": "float16", "bf16": "bfloat16"}[element]
+    forward = configs.forward_config(mode, pos, d_head, d_v)
+    backward = configs.backward_config(mode, pos, d_head, d_v)
+    kernels = [(tile.forward_kernel, forward, False)]
+    if pos <= 32:
+        kernels.append((tile.backward_kernel, backward, True))
+    else:
+        kernels += [
+            (tile.backward_rows_kernel, backward, True),
+            (tile.backward_columns_kernel, backward, True),
+        ]
+    for kernel, config, gradient in kernels:
+        constants = tile_constants(config, d_head, d_v, precision, gradient)
+        options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+        check(compiled(kernel, element, constants, options, arch), arch)
+
+
+PAPER = [("fp32", "tf32x3", 32, 256, 256), ("bf16", "tf32", 64, 64, 64)]
+WIDTHS = [(16, 16), (32, 32), (64, 64), (80, 80), (256, 256), (16, 80), (80, 16)]
+ALL = [(*mode, pos, *widths) for mode in MODES for pos in (16, 32, 64) for widths in WIDTHS]
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize(
+    "configuration",
+    [*PAPER, *(pytest.param(c, marks=pytest.mark.slow) for c in ALL if c not in PAPER)],
+    ids=lambda c: "-".join(map(str, c)),
+)
+def test_linear_attention(configuration, arch):
+    compile_tile(*configuration, arch)
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize(
+    ("element", "pos", "d"),
+    [
+        ("fp32", 16, 256),
+        *(
+            pytest.param(element, pos, d, marks=pytest.mark.slow)
+            for element in BYTES
+            for pos in (16, 32, 64)
+            for d in (16, 80, 256, 2048)
+            if (element, pos, d) != ("fp32", 16, 256)
+        ),
+    ],
+)
+def test_cosine(element, pos, d, arch):
+    blocks = cosine_configs.gram_blocks(BYTES[element], pos, d)
+    constants = {
+        "D": d,
+        "BM": blocks.BM,
+        "BT": blocks.BT,
+        "BD": blocks.BD,
+        "FLOOR_SQUARED": FLOOR**2,
+        "PRECISION": "tf32x3",
+        "WIDEN": False,
+    }
+    options = {"num_warps": cosine_configs.GRAM_WARPS, "num_stages": cosine_configs.GRAM_STAGES}
+    check(compiled(gram.gram_kernel, element, constants, options, arch), arch)
+    rows = cosine_configs.mean_blocks(pos, d)
+    constants = {"D": d, "BD": rows.BD, "BT": rows.BT, "FLOOR_SQUARED": FLOOR**2}
+    options = {"num_warps": cosine_configs.MEAN_WARPS}
+    check(compiled(mean.mean_kernel, element, constants, options, arch), arch)
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_sum_of_shares(arch):
+    kernel = compiled(gram.sum_shares_kernel, "fp32", {"BS": 64, "BN": 64}, {"num_warps": 4}, arch)
+    check(kernel, arch, wide_loads=False)
+
+
+def test_the_tested_types_are_all_there_are():
+    q = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
+    assert {element for element, _ in MODES} == set(q.values())
+
+
+def test_the_check_sees_a_spill_and_wgmma():
+    # 64 rows and wide chunks: what the configurations avoid.
+    config = configs.TileConfig(BM=64, BT=64, BD=64, BV=64, num_warps=4, num_stages=2)
+    constants = tile_constants(config, 256, 256, "tf32x3", gradient=True)
+    kernel = compiled(tile.backward_kernel, "fp32", constants, {"num_warps": 4, "num_stages": 2}, 90)
+    assert "wgmma" in kernel.asm["ptx"]
+    assert stack_bytes(kernel) > 0

@@ -52,13 +52,17 @@ def train(
     runs_dir: RunsDir = Path("runs"),
     threads: Threads = None,
     tracker: Trackers = None,
+    cuda_graph: Annotated[
+        bool, typer.Option("--cuda-graph", help="Run each update as one CUDA graph (CUDA, adam or adamw).")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the run's folder only.")] = False,
 ) -> None:
     """Train a run to its end, or go on with it; a finished one is left as it is.
 
     Ctrl-C saves; the same command goes on.
     """
-    run = _train(_config(source, set_, seed), device, runs_dir, threads, tracker or [], quiet)
+    config = _config(source, set_, seed)
+    run = _train(config, device, runs_dir, threads, tracker or [], quiet, cuda_graph)
     if quiet:
         print(run.path)
     else:
@@ -204,7 +208,13 @@ def _config(source: str, assignments: list[str] | None, seed: int | None) -> Run
 
 
 def _train(
-    config: RunConfig, device: str, runs_dir: Path, threads: int | None, trackers: list[str], quiet: bool
+    config: RunConfig,
+    device: str,
+    runs_dir: Path,
+    threads: int | None,
+    trackers: list[str],
+    quiet: bool,
+    cuda_graph: bool = False,
 ) -> Run:
     from contextlib import ExitStack
 
@@ -222,7 +232,14 @@ def _train(
         mirrors = [Tracker(name, config, runs_dir / config.run_name) for name in trackers]
         listeners += mirrors
         try:
-            return train(config, runs_dir=runs_dir, device=device, threads=threads, listeners=listeners)
+            return train(
+                config,
+                runs_dir=runs_dir,
+                device=device,
+                threads=threads,
+                listeners=listeners,
+                cuda_graph=cuda_graph,
+            )
         except RunInterrupted as interruption:
             stack.close()
             _fail(str(interruption), 130)

@@ -20,9 +20,10 @@ from mechplateau.runs import Run, RunWriter, load_run
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
 from mechplateau.runs.environment import describe_environment
 from mechplateau.training.cadence import checkpoint_steps, is_measured
+from mechplateau.training.graphed import GraphedUpdate, check_graph
 from mechplateau.training.interrupt import RunInterrupted, interruptible
 from mechplateau.training.measure import PAPER_FRESH, Measurer
-from mechplateau.training.optimizers import build_optimizer, learning_rate
+from mechplateau.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from mechplateau.training.seeding import generator_for
 from mechplateau.training.step import update
 
@@ -43,6 +44,7 @@ def train(
     device: str = "cpu",
     threads: int | None = None,
     listeners: Sequence[Listener] = (),
+    cuda_graph: bool = False,
 ) -> Run:
     """Train a run to its end, or go on with it where it was saved; a finished one is returned as it is.
 
@@ -55,6 +57,8 @@ def train(
         device: "cpu", "cuda", "cuda:1".
         threads: CPU threads; None: as many as the run used before, or torch's default for a new one.
         listeners: hear of every step.
+        cuda_graph: run the update as one CUDA graph (Adam, AdamW). Its numbers are those of ordinary steps up
+            to rounding.
 
     Raises:
         RunInterrupted: the user pressed Ctrl-C; everything is saved.
@@ -67,17 +71,19 @@ def train(
             "training.precision: bfloat16 is only slower here: this processor has no instructions for it "
             "(AVX512-BF16, AMX); use float32"
         )
+    if cuda_graph:
+        check_graph(place, config.training)
     with RunWriter(config, Path(runs_dir)) as writer:
         if not writer.finished:
             with _threads(threads if threads is not None else writer.recorded_threads()):
-                _Trainer(config, writer, place).run(listeners)
+                _Trainer(config, writer, place, cuda_graph).run(listeners)
         return load_run(writer.layout.root)
 
 
 class _Trainer:
     """The state of one training session."""
 
-    def __init__(self, config: RunConfig, writer: RunWriter, device: torch.device):
+    def __init__(self, config: RunConfig, writer: RunWriter, device: torch.device, cuda_graph: bool):
         from mechplateau.models.transformer import build_model, load_weights
 
         self.config = config
@@ -92,7 +98,8 @@ class _Trainer:
             generator=generator_for(config.seed, "init", 0, torch.device("cpu")),
             device=device,
         )
-        self.optimizer = build_optimizer(self.model, config.training)
+        self.optimizer = build_optimizer(self.model, config.training, capturable=cuda_graph)
+        self.graph = GraphedUpdate(self.model, self.optimizer, config.training) if cuda_graph else None
         self.resumed = writer.resume_step is not None
         if self.resumed:
             tensors, description = writer.resume_tensors()
@@ -107,7 +114,7 @@ class _Trainer:
 
     def run(self, listeners: Sequence[Listener]) -> None:
         training = self.config.training
-        self.writer.begin(describe_environment(self.device))
+        self.writer.begin(self._environment())
         with interruptible() as wish, self._interventions():
             self._intervene()
             if not self.resumed:
@@ -117,14 +124,22 @@ class _Trainer:
                     self._save(keep=False)
                     self.writer.interrupt(self.step)
                     raise RunInterrupted(self.writer.layout.root, self.step)
-                for group in self.optimizer.param_groups:
-                    group["lr"] = learning_rate(training, self.step)
-                batch = self._training_batch(self.step + 1)
-                update(self.model, self.optimizer, batch, training.clip_norm, training.precision)
+                set_learning_rate(self.optimizer, learning_rate(training, self.step))
+                self._update(self._training_batch(self.step + 1))
                 self.step += 1
                 self._intervene()
                 self._after_step(listeners)
-        self.writer.finish(describe_environment(self.device))
+        self.writer.finish(self._environment())
+
+    def _update(self, batch: torch.Tensor) -> None:
+        if self.graph is not None:
+            self.graph(batch)
+        else:
+            training = self.config.training
+            update(self.model, self.optimizer, batch, training.clip_norm, training.precision)
+
+    def _environment(self) -> dict[str, object]:
+        return {**describe_environment(self.device), "cuda_graph": self.graph is not None}
 
     def _after_step(self, listeners: Sequence[Listener]) -> None:
         row = None
@@ -164,6 +179,7 @@ class _Trainer:
 
     def _intervene(self) -> None:
         """Attach and detach what begins and ends at the present step."""
+        before = dict(self.attached)
         for intervention in list(self.attached):
             if not intervention.active(self.step):
                 self.attached.pop(intervention).remove()
@@ -172,6 +188,8 @@ class _Trainer:
                 if self.step == intervention.start:
                     intervention.begin(self.model, self.task)
                 self.attached[intervention] = intervention.attach(self.model, self.task)
+        if self.graph is not None and self.attached != before:
+            self.graph.forget()
 
     @contextmanager
     def _interventions(self) -> Iterator[None]:

@@ -10,8 +10,13 @@ from torch import nn
 from mechplateau.config import TrainingConfig
 
 
-def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+def build_optimizer(
+    model: nn.Module, config: TrainingConfig, *, capturable: bool = False
+) -> torch.optim.Optimizer:
     """The optimizer of a configuration over the model's trainable parameters.
+
+    With `capturable` (Adam and AdamW on a CUDA device), a CUDA graph can hold its step: learning rates are then
+    tensors on the device, changed in place by `set_learning_rate`.
 
     AdamW decays the weights of linear layers only (names beginning with W_, the embeddings left out); Adam's
     and SGD's decay is L2 on everything. Adam and AdamW run fused.
@@ -22,15 +27,30 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
         return torch.optim.SGD(
             everything, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
         )
+    rate = torch.tensor(config.lr, device=everything[0].device) if capturable else config.lr
     if config.optimizer == "adam":
         return torch.optim.Adam(
-            everything, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay, fused=True
+            everything,
+            lr=rate,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+            fused=True,
+            capturable=capturable,
         )
     groups = [
         {"params": [p for name, p in named if is_linear_weight(name)], "weight_decay": config.weight_decay},
         {"params": [p for name, p in named if not is_linear_weight(name)], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+    return torch.optim.AdamW(groups, lr=rate, betas=config.betas, fused=True, capturable=capturable)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the rate of every group, in place where it is a tensor."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def is_linear_weight(name: str) -> bool:

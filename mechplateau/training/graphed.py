@@ -1,0 +1,75 @@
+"""The update as one CUDA graph: a few launches a step instead of hundreds.
+
+Off unless asked for. A graph repeats exactly the kernels it was captured with, so it is captured anew when an
+intervention comes or goes, and not at all while a hook of the user's is on the model: hooks are Python, which a
+graph would leave out without a word.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+import mechplateau_kernels as mk
+from mechplateau.config import TrainingConfig
+from mechplateau.errors import UserError
+from mechplateau.training.step import update
+
+logger = logging.getLogger("mechplateau")
+
+
+class GraphedUpdate:
+    """`update` on one model and optimizer, replayed as a CUDA graph where that is safe.
+
+    Args:
+        model: on a CUDA device.
+        optimizer: built with `capturable=True`.
+        config: clipping and precision.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: TrainingConfig):
+        self._model = model
+        self._optimizer = optimizer
+        self._config = config
+        self._noticed = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Capture anew at the next calls: what the model computes has changed."""
+        self._captured: mk.Captured[Tensor] = mk.Captured(self._eager)
+
+    def __call__(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, ""]:
+        """Train on one batch; returns its loss before the update, still on the device."""
+        if has_hooks(self._model):
+            if not self._noticed:
+                logger.warning(
+                    "the model carries hooks, which a CUDA graph would leave out: steps run without one"
+                )
+                self._noticed = True
+            self.forget()
+            return self._eager(tokens)
+        return self._captured(tokens)
+
+    def _eager(self, tokens: Tensor) -> Tensor:
+        return update(self._model, self._optimizer, tokens, self._config.clip_norm, self._config.precision)
+
+
+def check_graph(device: torch.device, config: TrainingConfig) -> None:
+    """Raise UserError where a CUDA graph cannot hold the update."""
+    if device.type != "cuda":
+        raise UserError(
+            f"--cuda-graph: needs a CUDA device, got {device}; leave it out, or give --device cuda"
+        )
+    if config.optimizer not in ("adam", "adamw"):
+        raise UserError(f"--cuda-graph: works with adam and adamw, got {config.optimizer}; leave it out")
+
+
+def has_hooks(model: nn.Module) -> bool:
+    """Whether any module of the model carries a hook, TransformerLens's or PyTorch's own."""
+    return any(
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
+        for m in model.modules()
+    )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechplateau.errors import CheckpointError, ConfigError
 from mechplateau.llm.config import SeriesConfig
+from mechplateau.llm.identity import Identity
 from mechplateau.llm.prompts import DEFAULT, choose, load_prompts
 from mechplateau.llm.revisions import Listing, Revision, StepChoice, missing_steps
 from mechplateau.llm.sources import Source, open_source
@@ -46,6 +47,8 @@ class SeriesAnalysis:
     """The findings on the series as a whole, a sentence each."""
     examples: Mapping[str, tuple[Example, ...]]
     """Completions of the first prompts, by the label of the checkpoint."""
+    identities: Mapping[str, Identity]
+    """Hash of each tensor and sketch of each checkpoint that was read, by label."""
     folder: Path | None
     """Where the finished steps and the table are kept; None if nowhere."""
 
@@ -151,6 +154,7 @@ def analyze_series(
         table=table,
         summary=_summary(place, listing, table, records, config, len(texts), identity_only),
         examples={label: record.examples for label, record in records.items() if record.examples},
+        identities={label: record.identity for label, record in records.items()},
         folder=store.folder if store is not None else None,
     )
 

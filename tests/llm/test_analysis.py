@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
 import signal
+import weakref
 from pathlib import Path
 
 import pandas as pd
@@ -56,6 +58,9 @@ def test_a_fake_history_is_seen_through(make_series, copy_weights) -> None:
         **dict.fromkeys([256, 512], "ok"),
     }
     hashes = column(analysis, "hash")
+    assert {label: identity.hash for label, identity in analysis.identities.items()} == {
+        f"step{step}": value for step, value in hashes.items() if step != 128
+    }
     assert hashes[0] == hashes[1] == hashes[2] != hashes[4]
     assert notes[1] == f"same weights as step0, step2, hash {str(hashes[0])[:12]}"
     assert notes[64] == f"equals the final weights (step512), hash {str(hashes[512])[:12]}"
@@ -241,6 +246,29 @@ def test_memory_does_not_grow_with_the_series(tmp_path, tokenizer) -> None:
     analyze_series(tmp_path, prompts=PROMPTS, progress=note)
     assert len(resident) == 21
     assert max(resident[3:]) <= 1.05 * resident[2]
+
+
+def test_a_model_is_gone_before_the_next_is_loaded(make_series, monkeypatch) -> None:
+    """Without automatic collections, which may come late: a model in reference cycles would stay."""
+    from mechplateau.llm import loading
+
+    models: list[weakref.ref] = []
+    original = loading.load_model
+
+    def watched(*args, **kwargs):
+        assert all(model() is None for model in models)
+        model = original(*args, **kwargs)
+        models.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(loading, "load_model", watched)
+    gc.disable()
+    try:
+        analyze_series(make_series([0, 1, 2]), prompts=PROMPTS)
+    finally:
+        gc.enable()
+    assert len(models) == 3
+    assert gc.get_freeze_count() == 0
 
 
 def test_batches_change_nothing(make_series) -> None:

@@ -67,6 +67,12 @@ def test_warm_up_is_not_a_jump() -> None:
     assert flags({step: state(1e-6 * step**2) for step in STEPS}) == {}
 
 
+def test_a_long_interval_is_not_a_jump() -> None:
+    """After steps 0 … 3 the next checkpoint is step 60: at the same pace it is 57 times as far."""
+    assert flags({step: state(0.001 * step) for step in (0, 1, 2, 3, 60, 120)}) == {}
+    assert flags({step: state(0.001 * step) for step in (0, 20, 40, 60, 61, 62)}) == {}
+
+
 def test_copies_and_copies_of_the_final_weights() -> None:
     states = smooth(STEPS)
     states[0] = states[1] = states[2]
@@ -163,6 +169,10 @@ def test_a_matrix_that_stands_still_between_neighbors_is_named_on_both() -> None
     states = smooth(STEPS)
     states[8]["w1"] = states[4]["w1"]
     assert flags(states) == {"step4": ["foreign_tensor"], "step8": ["foreign_tensor"]}
+    # All matrices may, where only vectors are trained for a while.
+    states = smooth(STEPS)
+    states[8] |= {name: states[4][name] for name in ("w1", "w2", "w3")}
+    assert flags(states) == {}
     # A vector may: in half precision a small update can vanish.
     states = smooth(STEPS)
     states[8]["bias"] = states[4]["bias"]

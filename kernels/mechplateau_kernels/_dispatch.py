@@ -67,6 +67,17 @@ def requested_backend(backend: str) -> tuple[str, str]:
     return from_environment, f"{ENVIRONMENT_VARIABLE}={from_environment}"
 
 
+_capabilities: dict[torch.device, tuple[int, int]] = {}
+
+
+def _capability(device: torch.device) -> tuple[int, int]:
+    if torch.compiler.is_compiling():
+        return MINIMUM_CAPABILITY  # a trace cannot ask; an older card then fails at the launch
+    if device not in _capabilities:
+        _capabilities[device] = torch.cuda.get_device_capability(device)
+    return _capabilities[device]
+
+
 def device_obstacle(device: torch.device) -> str | None:
     """Why Triton cannot run on this device, or None."""
     if not TRITON_INSTALLED:
@@ -74,7 +85,7 @@ def device_obstacle(device: torch.device) -> str | None:
     if device.type == "cuda":
         if torch.version.cuda is None:
             return "the kernels were written for NVIDIA cards only"
-        capability = torch.cuda.get_device_capability(device)
+        capability = _capability(device)
         if capability < MINIMUM_CAPABILITY:
             return f"the card's compute capability is {capability[0]}.{capability[1]}, and 8.0 is needed"
         return None

@@ -16,9 +16,20 @@ def run_cases():
 
     def run(file, selection, **environment):
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_INTERPRET", "PYTEST_"))}
-        command = [sys.executable, "-m", "pytest", str(CASES / file), "-q", "-m", selection, "--tb=short"]
+        # Plain options: plugins of the main package are not needed, nor there on every machine.
+        options = ["-o", "addopts=--strict-markers --import-mode=importlib", "-p", "no:cacheprovider"]
         done = subprocess.run(
-            [*command, "-p", "no:xdist"],
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                str(CASES / file),
+                "-q",
+                "-m",
+                selection,
+                "--tb=short",
+                *options,
+            ],
             env=inherited | {"OMP_NUM_THREADS": "1"} | environment,
             cwd=CASES.parents[2],
             capture_output=True,

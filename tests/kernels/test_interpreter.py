@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("triton", reason="the interpreter comes with triton")
 
-FILES = ["attention_cases.py", "cosine_cases.py", "operation_cases.py"]
+FILES = ["attention_cases.py", "cosine_cases.py", "operation_cases.py", "gpu_check_cases.py"]
 INTERPRETER = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 

@@ -69,6 +69,13 @@ def _product_of_rows(
 
 
 @triton.jit
+def _round_to_tf32(b_x):
+    """To the nearest tf32 (half away from zero); the tensor core alone would cut off. NaN stays as it is."""
+    b_bits = (b_x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+    return tl.where(b_x == b_x, b_bits.to(tl.float32, bitcast=True), b_x)
+
+
+@triton.jit
 def _weighted_rows(
     b_w, p_x, s_x, o_x, o_d, n_rows,
     D: tl.constexpr, BD: tl.constexpr, PRECISION: tl.constexpr, WIDEN: tl.constexpr,
@@ -80,7 +87,7 @@ def _weighted_rows(
     """
     b_x = _load(p_x, s_x, o_x, o_d, n_rows, D, BD)
     if b_x.dtype == tl.float16:
-        return tl.dot(b_w, b_x.to(tl.float32), input_precision="tf32")
+        return tl.dot(_round_to_tf32(b_w), b_x.to(tl.float32), input_precision="tf32")
     else:
         b_w = b_w.to(b_x.dtype)
         if WIDEN:

@@ -1,0 +1,83 @@
+"""The GPU check on a machine without a GPU, its report, and its handling of what goes wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import gpu_check
+import gpu_report
+import pytest
+import torch
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
+needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+
+
+@needs_no_gpu
+def test_without_a_gpu_it_runs_to_the_end_and_measures_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--out", str(tmp_path / "new" / "folder")],
+        capture_output=True, text=True, timeout=120, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "No CUDA device" in done.stdout
+    content = json.loads((tmp_path / "new" / "folder" / "kernels.json").read_text())
+    assert [s["title"] for s in content["sections"]] == gpu_check.TITLES
+    assert {s["status"] for s in content["sections"]} == {"not yet measured: no CUDA device"}
+    assert content["environment"]["torch"] == torch.__version__
+    assert (tmp_path / "new" / "folder" / "kernels.md").read_text().count("not yet measured") == len(
+        gpu_check.TITLES
+    )
+
+
+def test_a_broken_section_is_recorded_and_the_next_one_runs(tmp_path, capsys):
+    report = gpu_report.Report(tmp_path, 100)
+
+    def broken(section):
+        section.rows.append({"a": 1.23456789, "ok": True})
+        raise RuntimeError("no luck")
+
+    report.run("first", broken)
+    report.run("second", lambda section: section.rows.append({"b": True}))
+    content = json.loads((tmp_path / "kernels.json").read_text())["sections"]
+    assert content[0]["status"].startswith("failed: RuntimeError: no luck")
+    assert content[0]["rows"] == [{"a": 1.23456789, "ok": True}]
+    assert content[1]["status"] == "done"
+    assert report.failed()
+    assert "no luck" in capsys.readouterr().err
+
+
+def test_a_false_row_is_a_failure_and_a_true_one_is_not(tmp_path):
+    report = gpu_report.Report(tmp_path, 100)
+    report.run("good", lambda section: section.rows.append({"ok": True}))
+    assert not report.failed()
+    report.run("bad", lambda section: section.rows.append({"ok": False}))
+    assert report.failed()
+    assert "| NO |" in (tmp_path / "kernels.md").read_text()
+
+
+def test_what_does_not_fit_the_budget_is_left_out_and_says_so(tmp_path):
+    report = gpu_report.Report(tmp_path, 3)
+    report.run("long", lambda section: pytest.fail("must not run"), needs_s=10)
+    (section,) = json.loads((tmp_path / "kernels.json").read_text())["sections"]
+    assert section["status"].startswith("not measured: ")
+    assert not report.failed()
+
+
+def test_the_table_has_every_rows_columns():
+    lines = gpu_report.table([{"a": 1, "b": 0.123456}, {"a": None, "c": False}])
+    assert lines == ["| a | b | c |", "|---|---|---|", "| 1 | 0.1235 |  |", "|  |  | NO |"]
+
+
+def test_a_worker_that_dies_or_is_late_is_a_failure(tmp_path):
+    section = gpu_report.Section("")
+    # An unknown mode makes the worker fail before it measures anything.
+    rows = gpu_check._in_processes(
+        [[["exact", [1, 16, 16], 99]]], section, gpu_check.time.monotonic() + 100, {}
+    )
+    assert rows == [{"op": "worker", "ok": False}]
+    assert "IndexError" in section.notes[0]
+    rows = gpu_check._in_processes([[["exact", [1, 16, 16], 0]]], section, gpu_check.time.monotonic(), {})
+    assert rows == [{"op": "worker", "ok": False}]
+    assert "out of time" in section.notes[1]

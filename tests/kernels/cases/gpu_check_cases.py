@@ -1,0 +1,91 @@
+"""The pieces of benchmarks/gpu_check.py that can run without a GPU, in the interpreter."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+
+import gpu_correctness
+import gpu_step
+import kernel_peers as peers
+import paper_baseline as baseline
+from gpu_report import Section
+
+import mechplateau_kernels as mk
+from mechplateau_kernels.attention import launch
+
+pytestmark = pytest.mark.skipif(not launch.INTERPRETED, reason="on a GPU, gpu_check.py itself runs them")
+MODES = [(torch.float32, "tf32x3"), (torch.float16, "tf32")]
+
+
+def filled(work, *arguments, **keywords):
+    section = Section("")
+    work(section, *arguments, **keywords)
+    assert section.rows
+    return section.rows
+
+
+def test_correct_kernels_pass():
+    rows = filled(gpu_correctness.exact_integers, "cpu", [(5, 16, 24)], MODES)
+    rows += filled(gpu_correctness.tolerances, "cpu", [(2, 5, 1, 16, 3)], MODES)
+    rows += filled(gpu_correctness.cosine_tolerances, "cpu", [(2, 5, 20), (1, 1, 16)])
+    rows += filled(gpu_correctness.determinism, "cpu", runs=2, batch=1)
+    assert all(row["ok"] for row in rows), rows
+
+
+def test_a_wrong_kernel_fails_every_check(monkeypatch):
+    from mechplateau_kernels.cosine import launch as cosine_launch
+
+    right = launch.forward, cosine_launch.pairwise_cosine
+
+    def wrong(*arguments):
+        output, row_mass, set_mass = right[0](*arguments)
+        output.view(-1)[0] += 1.0
+        return output, row_mass, set_mass
+
+    monkeypatch.setattr(launch, "forward", wrong)
+    monkeypatch.setattr(cosine_launch, "pairwise_cosine", lambda *a: right[1](*a) + 1e-4)
+    rows = filled(gpu_correctness.exact_integers, "cpu", [(5, 16, 24)], MODES[:1])
+    rows += filled(gpu_correctness.tolerances, "cpu", [(2, 5, 1, 16, 3)], MODES[:1])
+    rows += filled(gpu_correctness.cosine_tolerances, "cpu", [(2, 5, 20)])
+    assert not any(row["ok"] for row in rows), rows
+
+
+def test_unwritten_output_fails(monkeypatch):
+    right = launch.forward
+
+    def forgetful(q, k, v, *rest):
+        output, row_mass, set_mass = right(q, k, v, *rest)
+        return launch.allocate(tuple(output.shape), output.dtype, output.device), row_mass, set_mass
+
+    monkeypatch.setattr(launch, "forward", forgetful)
+    (row,) = filled(gpu_correctness.tolerances, "cpu", [(1, 5, 1, 16, 3)], MODES[:1])
+    assert row["output"] == float("inf")
+    assert not row["ok"]
+
+
+def test_a_wrong_kernel_gets_no_time():
+    case = peers.AttentionCase(2, 6, 1, 8)
+    q, k, v, _ = case.inputs("cpu")
+    chosen = case.chosen("cpu")
+    output, progress = peers.our_attention("tf32x3", "triton")(q, k, v, chosen)
+    exact = peers.exact_attention(q, k, v, chosen)
+    error = peers.relative_error(output, exact[0])
+    peers.require(error, peers.attention_gate(case), "ours")
+    assert progress.item() == pytest.approx(exact[1].item(), abs=1e-6)
+    with pytest.raises(peers.WrongNumbersError, match="no time is reported"):
+        peers.require(peers.relative_error(output * 1.001, exact[0]), peers.attention_gate(case), "ours")
+    with pytest.raises(peers.WrongNumbersError):
+        peers.require(
+            peers.relative_error(output * float("nan"), exact[0]), peers.attention_gate(case), "ours"
+        )
+
+
+def test_trajectory():
+    sizes = baseline.Sizes(n=3, d_model=8, batch=2)
+    (row,) = filled(gpu_step.trajectory, "cpu", sizes, 10)
+    assert row["ok"]
+    assert "linear_attention" in mk.backend_report()["used"]

@@ -11,7 +11,7 @@ component is enough for, use `patch_sweep`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
@@ -28,15 +28,13 @@ if TYPE_CHECKING:
 
     from mechplateau.tasks import Task
 
-Method = Literal["zero", "mean", "resample"]
-
 
 @torch.no_grad()
 def ablate_heads(
     model: HookedTransformer,
     tokens: Int[Tensor, "batch seq"],
     *,
-    method: Method = "mean",
+    method: str = "mean",
     rows: Sequence[int] | None = None,
     heads: Sequence[tuple[int, int]] | None = None,
     seed: int = 0,
@@ -86,9 +84,9 @@ def ablate_heads(
 def ablate_attention(
     model: HookedTransformer,
     tokens: Int[Tensor, "batch seq"],
-    entries: Mapping[int, Bool[Tensor, "batch query key"]],
+    entries: Mapping[int, Bool[Tensor, "#batch query key"]],
     *,
-    method: Method = "zero",
+    method: str = "zero",
     rows: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     seed: int = 0,
@@ -144,8 +142,8 @@ def ablate_attention(
 
 
 def target_entries(
-    task: Task, tokens: Int[Tensor, "batch seq"], n_layers: int, which: Literal["on", "off"] = "on"
-) -> dict[int, Bool[Tensor, "batch query key"]]:
+    task: Task, tokens: Int[Tensor, "batch seq"], n_layers: int, which: str = "on"
+) -> dict[int, Bool[Tensor, "#batch query key"]]:
     """Where attention belongs (on Ω), or everything else in the same rows (off Ω), for `ablate_attention`.
 
     Args:

@@ -17,7 +17,7 @@ Source: Elhage et al. 2021; nostalgebraist 2020 (logit lens).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -72,7 +72,7 @@ def attribute_logits(
     tokens: Int[Tensor, "batch seq"],
     *,
     rows: Sequence[int] | None = None,
-    of: Literal["logit", "difference"] = "logit",
+    of: str = "logit",
     tolerance: float = 1e-4,
 ) -> Attribution:
     """Split the right token's logit into what each component adds.

@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mechplateau.circuits.patch_sweep import recovered
 from mechplateau.circuits.scoring import MEASURES, inputs_of, score
+from mechplateau.circuits.sweep import recovered
 from mechplateau.errors import UserError
 
 if TYPE_CHECKING:

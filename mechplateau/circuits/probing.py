@@ -24,7 +24,7 @@ from mechplateau.circuits.editing import head_axis, position_axis
 from mechplateau.circuits.patching import activations
 from mechplateau.circuits.scoring import checked_rows, inputs_of
 from mechplateau.errors import UserError
-from mechplateau.metrics.probe import ProbeKind, fit_probe
+from mechplateau.metrics.probe import fit_probe
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -45,7 +45,7 @@ def probe(
     task: Task | None = None,
     rows: Sequence[int] | None = None,
     head: int | None = None,
-    kind: ProbeKind = "linear",
+    kind: str = "linear",
     n_train: int | None = None,
     **options: object,
 ) -> pd.DataFrame:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mechplateau.errors import UserError
+
 _SILENT_SECONDS = 2.0
 _BETWEEN_SECONDS = 0.5
 
@@ -38,19 +40,32 @@ class Clock:
         listener: hears after every piece of work; None: nobody.
     """
 
-    def __init__(self, total: float, listener: Listener | None):
-        self._total = max(total, 1e-9)
+    def __init__(self, total: int, listener: Listener | None):
+        self._total = max(total, 1)
         self._listener = listener
-        self._done = 0.0
+        self._done = 0
         self._began = time.perf_counter()
 
-    def add(self, work: float) -> None:
+    def add(self, work: int) -> None:
         """Some work has been done."""
         self._done += work
         if self._listener is not None:
             seconds = time.perf_counter() - self._began
             share = min(self._done / self._total, 1.0)
             self._listener(Progress(share, seconds, seconds * (1 - share) / share if share else float("inf")))
+
+
+def listener_for(progress: Listener | str | None, label: str) -> Listener | None:
+    """The listener that a tool's `progress` argument stands for.
+
+    Raises:
+        UserError: a string other than "stderr".
+    """
+    if isinstance(progress, str):
+        if progress != "stderr":
+            raise UserError(f'progress: expected "stderr", a function or None, got {progress!r}')
+        return ShownOnStderr(label)
+    return progress
 
 
 class ShownOnStderr:

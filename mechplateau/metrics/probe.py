@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from mechplateau.errors import UserError
-
-ProbeKind = Literal["linear", "mlp"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def fit_probe(
     features: np.ndarray,
     labels: np.ndarray,
     *,
-    kind: ProbeKind = "linear",
+    kind: str = "linear",
     n_train: int | None = None,
     hidden: int = 256,
     max_iter: int = 2000,
@@ -127,7 +125,7 @@ def _flat(features: np.ndarray) -> np.ndarray:
 
 
 def _fitted(
-    features: np.ndarray, labels: np.ndarray, kind: ProbeKind, hidden: int, max_iter: int, seed: int
+    features: np.ndarray, labels: np.ndarray, kind: str, hidden: int, max_iter: int, seed: int
 ) -> tuple[Any, bool]:
     # scikit-learn takes a second to import, and only probes need it.
     from sklearn.exceptions import ConvergenceWarning

@@ -9,6 +9,9 @@ import torch
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
 from mechplateau.models import ModelConfig, build_model
+from mechplateau.training import train
+
+from .trained import toy
 
 VOCAB, LENGTH = 11, 9
 
@@ -59,3 +62,9 @@ def two_models(request):
 @pytest.fixture
 def tokens(generator):
     return torch.randint(0, VOCAB, (3, LENGTH), generator=generator)
+
+
+@pytest.fixture(scope="session")
+def toy_run(tmp_path_factory):
+    """A finished run with a plateau."""
+    return train(toy(), runs_dir=tmp_path_factory.mktemp("runs"), threads=1)

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 import torch
 
-from mechplateau.circuits.patch_sweep import firing_hooks, patch_sweep
 from mechplateau.circuits.patching import Patch, activations, run_patched
 from mechplateau.circuits.scoring import MEASURES, score
+from mechplateau.circuits.sweep import firing_hooks, patch_sweep
 from mechplateau.errors import UserError
 
 from .conftest import VOCAB, make_model
@@ -120,6 +120,8 @@ def test_bad_requests_are_one_line_and_leave_no_hook(tokens):
         patch_sweep(recipient, donor, tokens, positions="some")
     with pytest.raises(UserError, match=r"knows tokens 0 to 10, got 11 to 11"):
         patch_sweep(recipient, donor, torch.full_like(tokens, VOCAB))
+    with pytest.raises(UserError, match='progress: expected "stderr"'):
+        patch_sweep(recipient, donor, tokens, progress="stdout")
     wider = make_model(d_model=32)
     with pytest.raises(UserError, match=r"hook_resid_mid: expected .*\[3, 8, 16\], got \[3, 8, 32\]"):
         patch_sweep(recipient, wider, tokens, hooks=["blocks.0.hook_resid_mid"])

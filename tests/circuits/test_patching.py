@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from mechplateau.circuits.editing import run_edited
-from mechplateau.circuits.patch_sweep import firing_hooks, patch_sweep
 from mechplateau.circuits.patching import Patch, activations, run_patched
+from mechplateau.circuits.sweep import firing_hooks, patch_sweep
 from mechplateau.errors import UserError
 
 from .conftest import make_model, plain_model

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -32,7 +32,7 @@ from torch import Tensor
 from mechplateau.circuits._resuming import Resumer, acts_on_its_own_position
 from mechplateau.circuits.editing import head_axis, require_hook
 from mechplateau.circuits.patching import Patch, activations
-from mechplateau.circuits.progress import Clock, Listener, ShownOnStderr
+from mechplateau.circuits.progress import Clock, Listener, listener_for
 from mechplateau.circuits.scoring import MEASURES, checked_rows, inputs_of, measures_of
 from mechplateau.errors import UserError
 
@@ -90,11 +90,11 @@ def patch_sweep(
     donor_tokens: Int[Tensor, "batch seq"] | None = None,
     rows: Sequence[int] | None = None,
     hooks: Sequence[str] | None = None,
-    positions: Sequence[int] | Literal["each", "all"] = "each",
+    positions: Sequence[int] | str = "each",
     by_head: bool = True,
     batch_size: int = 64,
     memory_limit: float = 5e8,
-    progress: Listener | Literal["stderr"] | None = "stderr",
+    progress: Listener | str | None = "stderr",
 ) -> PatchResult:
     """Patch the donor's activations into the recipient, one at a time.
 
@@ -127,7 +127,7 @@ def patch_sweep(
         require_hook(recipient, name)
         require_hook(donor, name)
     patched_at = _positions(positions, inputs.shape[1])
-    listener = ShownOnStderr("patching") if progress == "stderr" else progress
+    listener = listener_for(progress, "patching")
     clock: Clock | None = None
 
     totals: dict[tuple[str, int | None, int | None], Sums] = {}
@@ -143,7 +143,7 @@ def patch_sweep(
         heads = {name: _heads(name, given[name], by_head) for name in names}
         cost = {name: batch.cost(name, patched_at) for name in names}
         if clock is None:
-            whole = sum(cost[name] * len(heads[name]) for name in names) / len(right) * len(inputs)
+            whole = sum(cost[name] * len(heads[name]) for name in names) * len(inputs) // len(right)
             clock = Clock(whole, listener)
         for name in names:
             for head in heads[name]:
@@ -169,7 +169,7 @@ class _Batch:
         self.base: Sums = self._sums(resumer.base_logits)[0]
         """`[3, rows]`: the recipient's own."""
 
-    def cost(self, hook: str, positions: tuple[int, ...] | None) -> float:
+    def cost(self, hook: str, positions: tuple[int, ...] | None) -> int:
         """Positions that patching this hook takes through the model, for one head."""
         if positions is None or acts_on_its_own_position(self.resumer.model, hook):
             return self.right.shape[0] * self.resumer.length
@@ -210,7 +210,7 @@ class _Batch:
         return measures.unflatten(1, (variants, -1)).sum(dim=2).transpose(0, 1).cpu().numpy()
 
 
-def _positions(positions: Sequence[int] | Literal["each", "all"], length: int) -> tuple[int, ...] | None:
+def _positions(positions: Sequence[int] | str, length: int) -> tuple[int, ...] | None:
     if isinstance(positions, str):
         if positions not in ("each", "all"):
             raise UserError(f'positions: expected "each", "all" or positions, got {positions!r}')

@@ -6,11 +6,11 @@ Cost: the tool's, times the checkpoints, plus some milliseconds to load each. On
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mechplateau.circuits.progress import Clock, Listener, ShownOnStderr
+from mechplateau.circuits.progress import Clock, Listener, listener_for
 from mechplateau.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def over_run(
     *args: Any,
     steps: Sequence[int] | None = None,
     device: str = "cpu",
-    progress: Listener | Literal["stderr"] | None = "stderr",
+    progress: Listener | str | None = "stderr",
     **options: Any,
 ) -> pd.DataFrame:
     """Call `tool(model, *args, **options)` for each checkpoint and put the tables one under the other.
@@ -49,7 +49,7 @@ def over_run(
     if not chosen:
         raise UserError(f"{run.path}: no checkpoint was kept")
     label = getattr(tool, "__name__", "analysis")
-    clock = Clock(len(chosen), ShownOnStderr(label) if progress == "stderr" else progress)
+    clock = Clock(len(chosen), listener_for(progress, label))
     tables = []
     for step in chosen:
         result = tool(run.model(step, device=device), *args, **options)

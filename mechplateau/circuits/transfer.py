@@ -1,0 +1,207 @@
+"""Attention transfer: start a run from another run's attention, and see how much of the plateau is left.
+
+`transferred` makes the configuration, `train` runs it; `transfer_matrix` does both for several tasks and compares.
+What is moved, and whether it is frozen, is an intervention of the new run (`optimal_init`, or `imposed_pattern` for
+the pattern itself), which records where it came from by content.
+
+Within a task all of a part moves. Across tasks, attention, LN1 and positions do (so n_ctx must be equal), and rows of
+the embeddings only for tokens that the new task states to mean the same (`Task.token_map`). The pattern is the mean map
+that the source kept at a checkpoint.
+
+Cost: a training run for each pair, and one for each target without transfer; finished ones are reused.
+
+Source: arXiv 2506.13688, section 4 (figure 5), for KQ, KQOV and MLP within moving window sums.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mechplateau.config import RunConfig
+from mechplateau.errors import ConfigError, UserError
+from mechplateau.metrics.plateau import Plateau
+from mechplateau.models.initialization import TOKEN_AXIS, names_in, parameter_shapes
+from mechplateau.runs import Run
+from mechplateau.runs.phases import Phase
+from mechplateau.training import train
+
+PATTERN = "pattern"
+_ACROSS_TASKS = ("blocks.*.attn.*", "blocks.*.ln1.*", "pos_embed.W_pos")
+
+
+def transferred(
+    config: RunConfig,
+    source: Run,
+    parts: str | Sequence[str] = "KQ",
+    *,
+    step: int | Phase = "after",
+    freeze: bool = True,
+) -> RunConfig:
+    """A run's configuration that starts from parts of another run.
+
+    Args:
+        config: of the new run, without the transfer.
+        source: where the parts come from.
+        parts: "KQ", "KQOV", "MLP", "embeddings", any part or tensor that `optimal_init` takes, or "pattern".
+        step: of the source, or a phase.
+        freeze: keep the moved tensors as they are (a pattern always is).
+
+    Raises:
+        UserError: nothing can be moved between these tasks, or shapes differ (named with both).
+        ConfigError: an unknown part.
+    """
+    if parts == PATTERN:
+        return _with(config, {"kind": "imposed_pattern", "source": str(source.maps_path(step))})
+    names = (parts,) if isinstance(parts, str) else tuple(parts)
+    fields: dict[str, Any] = {
+        "kind": "optimal_init",
+        "source": str(source.checkpoint_path(step)),
+        "parts": names,
+        "freeze": freeze,
+    }
+    if source.task != config.task:
+        fields |= _across(config, source, names)
+    return _with(config, fields)
+
+
+def _across(config: RunConfig, source: Run, parts: Sequence[str]) -> dict[str, Any]:
+    """What moves between different tasks."""
+    here, there = config.task, source.task
+    shapes = parameter_shapes(config.model, here)
+    asked = names_in(parts, shapes)
+    token_map = here.token_map(there)
+    moved = [name for name in asked if any(fnmatch.fnmatchcase(name, pattern) for pattern in _ACROSS_TASKS)]
+    if token_map:
+        moved += [name for name in asked if name in TOKEN_AXIS]
+    if not moved:
+        raise UserError(
+            f"{', '.join(parts)}: from {there.name} to {here.name}, only attention, LN1 and positions move"
+            f"{'' if token_map else f' (and embeddings where {here.name} states a token map)'}; expected KQ or KQOV"
+        )
+    if "pos_embed.W_pos" in moved and here.n_ctx != there.n_ctx:
+        other = parameter_shapes(source.config.model, there)["pos_embed.W_pos"]
+        raise UserError(
+            f"{', '.join(parts)}: positions of shape {list(other)} in {there.name} do not fit "
+            f"{list(shapes['pos_embed.W_pos'])} in {here.name}; choose tasks of equal length, or leave W_pos out"
+        )
+    rows = tuple(sorted(token_map.items())) if token_map and set(moved) & set(TOKEN_AXIS) else None
+    return {"parts": tuple(moved), "token_rows": rows}
+
+
+def _with(config: RunConfig, intervention: dict[str, Any]) -> RunConfig:
+    """The configuration with one more intervention."""
+    data = config.data()
+    try:
+        return RunConfig.parse({**data, "interventions": [*data["interventions"], intervention]})
+    except ConfigError as error:
+        raise ConfigError(
+            str(error).replace(f"interventions.{len(data['interventions'])}.", "transfer: ")
+        ) from None
+
+
+@dataclass(frozen=True)
+class PlateauLeft:
+    """How much of a run's plateau another run of the same task still has.
+
+    Attributes:
+        left: (reached − onset) / (drop − onset) of the baseline's plateau, at least 0: 0 where the plateau is gone, 1
+            where it is as long as before, more where it is longer. None where it is undefined.
+        reached: first evaluated step at which the loss (running median of 3) is half-way down from the baseline's
+            plateau to its end; None where it never is.
+        why: why `left` is None.
+    """
+
+    left: float | None
+    reached: int | None
+    why: str | None = None
+
+
+def plateau_left(metrics: pd.DataFrame, baseline: Plateau) -> PlateauLeft:
+    """Compare a run's loss with the plateau of a baseline.
+
+    Args:
+        metrics: the run's table (step, loss).
+        baseline: the plateau of a run of the same task that differs in what is studied only.
+    """
+    if baseline.onset is None or baseline.drop is None:
+        return PlateauLeft(None, None, f"the baseline has no plateau ({baseline.reason})")
+    assert baseline.plateau_level is not None
+    assert baseline.final_level is not None
+    half_way = (baseline.plateau_level + baseline.final_level) / 2
+    smooth = metrics["loss"].astype(float).rolling(3, center=True, min_periods=1).median().to_numpy()
+    below = np.flatnonzero(smooth <= half_way)
+    if not len(below):
+        last = int(metrics["step"].iloc[-1])
+        return PlateauLeft(None, None, f"the loss does not come half-way down within {last} steps")
+    reached = int(metrics["step"].iloc[below[0]])
+    return PlateauLeft(max(0.0, (reached - baseline.onset) / (baseline.drop - baseline.onset)), reached)
+
+
+@dataclass(frozen=True)
+class TransferMatrix:
+    """How much of each target's plateau is left after a transfer from each source.
+
+    Attributes:
+        table: one line a pair: source, target, left (null where undefined or refused), reached, baseline_onset,
+            baseline_drop, why (null, or the reason), run (the folder; null where refused).
+    """
+
+    table: pd.DataFrame
+
+    def grid(self) -> pd.DataFrame:
+        """`left` as source × target."""
+        grid = self.table.pivot(index="source", columns="target", values="left")
+        return grid.loc[list(dict.fromkeys(self.table["source"])), list(dict.fromkeys(self.table["target"]))]
+
+
+def transfer_matrix(
+    sources: dict[str, Run],
+    targets: dict[str, RunConfig],
+    parts: str | Sequence[str] = "KQ",
+    *,
+    step: int | Phase = "after",
+    freeze: bool = True,
+    runs_dir: str | Path = "runs",
+    device: str = "cpu",
+    threads: int | None = None,
+    on_run: Callable[[str, str | None], None] = lambda target, source: None,
+) -> TransferMatrix:
+    """Train every target from every source, and without, and measure how much of the plateau is left.
+
+    Args:
+        sources: label → finished run that gives the parts.
+        targets: label → configuration of a run without transfer.
+        parts, step, freeze: as for `transferred`.
+        runs_dir, device, threads: as for `train`; finished runs are reused.
+        on_run: hears which run begins: target's label, source's label (None: the baseline).
+
+    Returns:
+        the matrix; a transfer that is refused (shapes that differ, say) is a null with its reason.
+    """
+    lines = []
+    for target, config in targets.items():
+        on_run(target, None)
+        baseline = train(config, runs_dir=runs_dir, device=device, threads=threads).phases.plateau
+        for label, source in sources.items():
+            folder: str | None = None
+            try:
+                changed = transferred(config, source, parts, step=step, freeze=freeze)
+            except UserError as error:
+                found = PlateauLeft(None, None, str(error))
+            else:
+                on_run(target, label)
+                run = train(changed, runs_dir=runs_dir, device=device, threads=threads)
+                found, folder = plateau_left(run.metrics, baseline), str(run.path)
+            lines.append(
+                (label, target, found.left, found.reached, baseline.onset, baseline.drop, found.why, folder)
+            )
+    columns = ["source", "target", "left", "reached", "baseline_onset", "baseline_drop", "why", "run"]
+    types = dict.fromkeys(columns[3:6], "Int64") | {"left": "Float64", "why": "string", "run": "string"}
+    return TransferMatrix(pd.DataFrame(lines, columns=columns).astype(types))

@@ -123,7 +123,7 @@ def analyze_series(
                 records[label] = job.record(label, measured, store)
             except CheckpointError as error:
                 broken[label] = str(error)
-            # Cycles inside a freed model keep its tensors until the collector runs.
+            # A model in a reference cycle would keep its tensors until some later collection.
             gc.collect()
     if not records:
         raise CheckpointError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -164,8 +166,6 @@ def analysis_folder(
 ) -> Path:
     """Where an analysis belongs: `llm-` and the series' name, and digits that stand for the settings and
     prompts."""
-    import hashlib
-
     place = open_source(str(source))[0] if isinstance(source, str | Path) else source
     text = _settings(place, config, _prompts(prompts, config))
     name = re.sub(r"[^\w.-]+", "-", Path(place.name).name)
@@ -216,12 +216,16 @@ class _Job:
         """
         version = self.place.version(label)
         stored = store.load(label, version) if store is not None else None
-        if stored is not None and (stored.measures is not None or not measured):
+        if stored is not None and (not measured or stored.prompt_ids == self._digest()):
             return stored
         record = self._new(label, version, measured)
         if store is not None:
             store.save(label, record)
         return record
+
+    def _digest(self) -> str:
+        """Stands for the prompts as the models see them: another tokenizer gives other numbers."""
+        return hashlib.sha256(json.dumps(self.ids).encode()).hexdigest()
 
     def _new(self, label: str, version: str, measured: bool) -> StepRecord:
         from mechplateau.llm.generation import generate
@@ -253,7 +257,9 @@ class _Job:
         examples = [
             self._example(i, generation.tokens[i].tolist()) for i in range(min(N_EXAMPLES, len(self.ids)))
         ]
-        return StepRecord(version, identity, measure(generation), tuple(examples), tuple(suppressed))
+        return StepRecord(
+            version, identity, measure(generation), self._digest(), tuple(examples), tuple(suppressed)
+        )
 
     def _example(self, i: int, tokens: list[int]) -> Example:
         if self.tokenizer is None:
@@ -293,9 +299,6 @@ def _prompts(prompts: Prompts, config: SeriesConfig) -> Sequence[Any]:
 
 def _settings(place: Source, config: SeriesConfig, prompts: Sequence[Any]) -> str:
     """All that determines the numbers, as YAML; the batch size does not."""
-    import hashlib
-    import json
-
     import yaml
 
     data = config.data()

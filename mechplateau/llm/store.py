@@ -40,6 +40,8 @@ class StepRecord:
     identity: Identity
     measures: Mapping[str, float | None] | None
     """Values by column; None where only the identity was wanted."""
+    prompt_ids: str | None = None
+    """SHA-256 of the prompts' token ids: measures hold for these only."""
     examples: tuple[Example, ...] = ()
     suppressed: tuple[int, ...] = ()
     """Ids that were never generated."""
@@ -91,6 +93,7 @@ class Store:
             version=version,
             identity=Identity.from_record(data["tensors"], sketch),
             measures=data["measures"],
+            prompt_ids=data["prompt_ids"],
             examples=tuple(Example(e["prompt"], tuple(e["tokens"])) for e in data["examples"]),
             suppressed=tuple(data["suppressed"]),
         )
@@ -103,6 +106,7 @@ class Store:
             "version": record.version,
             "tensors": record.identity.record(),
             "measures": dict(record.measures) if record.measures is not None else None,
+            "prompt_ids": record.prompt_ids,
             "examples": [{"prompt": e.prompt, "tokens": list(e.tokens)} for e in record.examples],
             "suppressed": list(record.suppressed),
         }

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
 from mechplateau.errors import CheckpointError, ConfigError, RunError
 from mechplateau.llm import SeriesConfig, analysis_folder, analyze_series
@@ -186,6 +187,33 @@ def test_finished_steps_are_kept(make_series, tmp_path, loads) -> None:
     assert len(loads) == 4
     with pytest.raises(RunError, match="holds an analysis with other settings"):
         analyze_series(series, prompts=PROMPTS[:2], folder=folder)
+
+
+def test_another_tokenizer_means_other_measurements(make_series, tmp_path, loads, tokenizer) -> None:
+    series, folder = make_series([0, 1]), tmp_path / "out"
+    first = analyze_series(series, prompts=PROMPTS, folder=folder)
+    other = json.loads(tokenizer.backend_tokenizer.to_str())
+    other["model"]["merges"] = []
+    type(tokenizer)(
+        tokenizer_object=Tokenizer.from_str(json.dumps(other)), eos_token=tokenizer.eos_token
+    ).save_pretrained(tmp_path / "other")
+    again = analyze_series(series, prompts=PROMPTS, folder=folder, tokenizer=tmp_path / "other")
+    assert len(loads) == 4
+    assert again.table["loss"].tolist() != first.table["loss"].tolist()
+    # Identities do not depend on it.
+    analyze_series(series, prompts=PROMPTS, folder=folder, identity_only=True)
+    assert len(loads) == 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"num_attention_heads": 0}, {"num_hidden_layers": "two"}, {"vocab_size": -1}, {"model_type": "?"}],
+)
+def test_a_configuration_that_makes_no_model_breaks_one_checkpoint(make_series, change) -> None:
+    series = make_series([0, 1, 2])
+    path = series / "step1" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert column(analyze_series(series, prompts=PROMPTS), "verdict") == {0: "ok", 1: "broken", 2: "ok"}
 
 
 def test_a_checkpoint_that_changed_is_measured_anew(

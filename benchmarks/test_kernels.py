@@ -22,7 +22,7 @@ PAPER = peers.AttentionCase(256, 32, 1, 256)
 ROWS_16, ROWS_256 = peers.CosineCase(256, 16, 256), peers.CosineCase(256, 256, 256)
 
 
-def compare(benchmark, name, reference, theirs, ours, inputs, wanted, errors, rounds=9):
+def compare(benchmark, name, reference, theirs, ours, inputs, wanted, errors, rounds=15):
     """Time `theirs` and `ours`, called as `f(*inputs[i])`, and add a row; `errors` of (ours, theirs)."""
     label = f"{name} (error {errors[0]:.1e}, theirs {errors[1]:.1e}; {device_name(DEVICE)})"
     if CUDA:
@@ -152,7 +152,7 @@ def test_cosine_matrix(benchmark, peer):
         benchmark.pedantic(lambda: (mk.pairwise_cosine(*inputs[0]), torch.cuda.synchronize()), rounds=5)
         return
     compare(benchmark, f"cosine matrix, {ROWS_16.name}", peer, theirs, mk.pairwise_cosine, inputs, wanted,
-            errors, rounds=5)  # fmt: skip
+            errors)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -177,4 +177,4 @@ def test_cosine_mean(benchmark, case, peer, wanted):
     errors = [peers.relative_error(f(*inputs[0]), exact) for f in (mk.mean_pairwise_cosine, theirs)]
     peers.require(errors[0], peers.COSINE_GATE, "mean_pairwise_cosine")
     compare(benchmark, f"cosine mean, {case.name}", peer, theirs, mk.mean_pairwise_cosine, inputs, wanted,
-            errors, rounds=5)  # fmt: skip
+            errors)  # fmt: skip

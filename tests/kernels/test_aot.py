@@ -15,9 +15,10 @@ import torch
 triton = pytest.importorskip("triton", reason="compiles with triton")
 
 from mechplateau_kernels._launch import LAUNCH_OPTIONS  # noqa: E402
-from mechplateau_kernels.attention import configs, tile  # noqa: E402
+from mechplateau_kernels.attention import configs, launch, tile  # noqa: E402
 from mechplateau_kernels.cosine import configs as cosine_configs  # noqa: E402
 from mechplateau_kernels.cosine import gram, mean  # noqa: E402
+from mechplateau_kernels.cosine import launch as cosine_launch  # noqa: E402
 from mechplateau_kernels.cosine.reference import FLOOR  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -165,6 +166,63 @@ def test_cosine(element, pos, d, arch):
 def test_sum_of_shares(arch):
     kernel = compiled(gram.sum_shares_kernel, "fp32", {"BS": 64, "BN": 64}, {"num_warps": 4}, arch)
     check(kernel, arch, wide_loads=False)
+
+
+class NoCard:
+    """A driver for a card that is not there: enough to compile for it, nothing to launch on."""
+
+    def get_current_target(self):
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device=None):
+        return 0
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Real calls on CPU tensors, compiled as Triton would specialize them, and not launched."""
+    from triton.runtime.driver import driver
+
+    kernels = []
+
+    def compile_only(kernel, *arguments, grid, warmup, **keywords):
+        kernels.append(run(kernel, *arguments, grid=grid, warmup=True, **keywords))
+
+    run = triton.JITFunction.run
+    monkeypatch.setattr(triton.JITFunction, "run", compile_only)
+    monkeypatch.setattr(driver, "_active", NoCard())
+    return kernels
+
+
+@pytest.mark.parametrize(
+    ("batch", "pos", "heads", "d_head", "d_v"),
+    [
+        (1, 1, 1, 1, 1),
+        *(pytest.param(*s, marks=pytest.mark.slow) for s in [(2, 17, 3, 20, 24), (1, 40, 1, 16, 64)]),
+    ],
+)
+def test_calls_compile_as_they_are_specialized(launches, batch, pos, heads, d_head, d_v):
+    # Triton makes a constant of every argument that is 1: one sample, head, position, stride.
+    q, k = torch.randn(2, batch, pos, heads, d_head)
+    v = torch.randn(batch, pos, heads, d_v)
+    options = configs.Options(2.0, 0.5, True, True, 1, "ieee")
+    bits, c = torch.ones(1, pos, pos, dtype=torch.uint8), torch.tensor(2.0)
+    _, row_mass, set_mass = launch.forward(q, k, v, bits, c, options)
+    launch.backward(v, row_mass, set_mass, q, k, v, bits, None, options)
+    plain = options._replace(intervene=False, n_sets=0, precision="tf32")
+    launch.forward(q.half(), k.half(), v.half(), None, None, plain)
+    launch.backward(v.half(), None, None, q.half(), k.half(), v.half(), None, None, plain)
+    h = q.transpose(1, 2)
+    cosine_launch.pairwise_cosine(h, False)
+    cosine_launch.pairwise_cosine(h, True)
+    cosine_launch.mean_cosine(h.bfloat16(), torch.zeros(pos, dtype=torch.int32), 1, 1)
+    assert len(launches) == 4 + 5 + (2 if pos > 32 else 0)
+    assert all("wgmma" not in kernel.asm["ptx"] for kernel in launches)
 
 
 def test_the_tested_types_are_all_there_are():

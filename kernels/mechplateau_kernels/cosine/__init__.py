@@ -173,17 +173,14 @@ def _constant(key: tuple[object, ...], make: Callable[[], Tensor]) -> Tensor:
 
 def _groups(cliques: tuple[tuple[int, ...], ...], pos: int, device: torch.device) -> Tensor:
     """int32 `[pos]`: the clique of each position, -1 for none."""
-    groups = [-1] * pos
-    for number, clique in enumerate(cliques):
-        for position in clique:
-            groups[position] = number
-    key = ("groups", tuple(groups), device)
+    number = {position: n for n, clique in enumerate(cliques) for position in clique}
+    groups = tuple(number.get(position, -1) for position in range(pos))
+    key = ("groups", groups, device)
     return _constant(key, lambda: torch.tensor(groups, dtype=torch.int32, device=device))
 
 
 def _pair_weights(pairs: tuple[tuple[int, int], ...], pos: int, device: torch.device) -> Tensor:
     """`[pos, pos]`: 1/number of pairs at each pair."""
-    weights = [[0.0] * pos for _ in range(pos)]
-    for i, j in pairs:
-        weights[i][j] = 1 / len(pairs)
+    chosen = set(pairs)
+    weights = [[1 / len(pairs) if (i, j) in chosen else 0.0 for j in range(pos)] for i in range(pos)]
     return _constant(("weights", pairs, pos, device), lambda: torch.tensor(weights, device=device))

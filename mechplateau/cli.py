@@ -16,14 +16,19 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="mechplateau",
-    help="Study how transformers learn: train, measure and open up the loss plateau.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Source = Annotated[str, typer.Argument(metavar="TASK_OR_FILE", help="A task's name (mws, …) or a YAML file.")]
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="TASK_OR_FILE", help="A task's name (mws, …), a YAML file, or - for standard input."
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -43,6 +48,23 @@ RunName = Annotated[
 ]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from mechplateau import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Study how transformers learn: train, measure and open up the loss plateau."""
+
+
 @app.command()
 def train(
     source: Source,
@@ -55,12 +77,17 @@ def train(
     cuda_graph: Annotated[
         bool, typer.Option("--cuda-graph", help="Run each update as one CUDA graph (CUDA, adam or adamw).")
     ] = False,
+    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the run's folder only.")] = False,
 ) -> None:
     """Train a run to its end, or go on with it; a finished one is left as it is.
 
     Ctrl-C saves; the same command goes on.
     """
+    if with_parent:
+        from mechplateau.training.sweep import stop_with_parent
+
+        stop_with_parent()
     config = _config(source, set_, seed)
     run = _train(config, device, runs_dir, threads, tracker or [], quiet, cuda_graph)
     if quiet:
@@ -101,9 +128,9 @@ def report(
 def list_(runs_dir: RunsDir = Path("runs")) -> None:
     """List the runs there are."""
     from mechplateau.console import print_runs
-    from mechplateau.runs import list_runs
+    from mechplateau.runs import list_runs, unreadable_runs
 
-    print_runs(list_runs(runs_dir), runs_dir)
+    print_runs(list_runs(runs_dir), unreadable_runs(runs_dir), runs_dir)
 
 
 @app.command()
@@ -115,8 +142,11 @@ def sweep(
             "--set", metavar="FIELD=A,B,C", help="Values to combine, such as task.k=2,3,4; repeatable."
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 (or --first-seed) on.")] = 1,
-    first_seed: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="How many seeds, counted from --first-seed (default: the file's own seed)."),
+    ] = None,
+    first_seed: Annotated[int, typer.Option(help="The first of --seeds.")] = 0,
     jobs: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
     device: Device = "cpu",
     runs_dir: RunsDir = Path("runs"),
@@ -130,12 +160,13 @@ def sweep(
     from mechplateau.training.sweep import expand
     from mechplateau.training.sweep import sweep as run_sweep
 
-    if seeds < 1:
+    if seeds is not None and seeds < 1:
         raise UserError(f"--seeds: expected at least 1, got {seeds}")
     if jobs < 1:
         raise UserError(f"--jobs: expected at least 1, got {jobs}")
     _check_trackers(tracker)
-    configs = expand(_data(source), set_ or [], range(first_seed, first_seed + seeds))
+    chosen = None if seeds is None else range(first_seed, first_seed + seeds)
+    configs = expand(_data(source), set_ or [], chosen)
     each = threads if threads is not None else max(1, _cores() // jobs)
     with sweep_progress(configs) as on_result:
         results = run_sweep(
@@ -175,6 +206,8 @@ def main() -> NoReturn:
     except BrokenPipeError:
         sys.stderr.close()
         raise SystemExit(1) from None
+    except OSError as error:
+        _fail(f"{error.filename or 'output'}: {error.strerror or error}", 2)
     raise SystemExit(0)
 
 
@@ -184,17 +217,31 @@ def _fail(message: str, code: int) -> NoReturn:
 
 
 def _data(source: str) -> dict[str, Any]:
-    """Plain data of a task's name or a YAML file."""
-    path = Path(source)
-    if path.suffix in (".yaml", ".yml") or path.is_file():
-        from mechplateau.schema import read_yaml
+    """Plain data of a task's name, a YAML file, or (for `-`) what comes on standard input."""
+    from mechplateau.schema import read_yaml
 
+    if source == "-":
+        return _with_task_fields(read_yaml(sys.stdin.read(), "standard input"))
+    path = Path(source)
+    if path.suffix in (".yaml", ".yml") or _is_file(path):
         try:
-            return read_yaml(path.read_text(encoding="utf-8"), str(path))
+            return _with_task_fields(read_yaml(path.read_text(encoding="utf-8"), str(path)))
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise UserError(f"{path}: cannot be read ({reason}); expected a YAML file") from None
     return {"task": {"name": source}}
+
+
+def _with_task_fields(data: dict[str, Any]) -> dict[str, Any]:
+    """`task: mws` stands for `task: {name: mws}`; overrides of its fields need the long form."""
+    return {**data, "task": {"name": data["task"]}} if isinstance(data.get("task"), str) else data
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name too long for the system, say
+        return False
 
 
 def _config(source: str, assignments: list[str] | None, seed: int | None) -> RunConfig:
@@ -219,17 +266,22 @@ def _train(
     from contextlib import ExitStack
 
     from mechplateau.console import training_progress
+    from mechplateau.runs.layout import Layout
+    from mechplateau.runs.writer import status_of
     from mechplateau.training import RunInterrupted, train
+    from mechplateau.training.loop import check_request
     from mechplateau.training.trackers import Tracker
 
     _check_trackers(trackers)
+    check_request(config, device, threads, cuda_graph)
     if device == "cpu":
         _expect_cpu()
     with ExitStack() as stack:
         listeners: list[Any] = []
         if not quiet:
             listeners.append(stack.enter_context(training_progress(config)))
-        mirrors = [Tracker(name, config, runs_dir / config.run_name) for name in trackers]
+        finished = status_of(Layout(runs_dir / config.run_name)) == "finished"
+        mirrors = [Tracker(name, config, runs_dir / config.run_name) for name in trackers if not finished]
         listeners += mirrors
         try:
             return train(
@@ -270,7 +322,7 @@ def _find(name: str, runs_dir: Path) -> Run:
     from mechplateau.runs import load_run
 
     for path in (Path(name), runs_dir / name):
-        if (path / "config.yaml").is_file():
+        if _is_file(path / "config.yaml"):
             return load_run(path)
     matches = sorted(
         path for path in runs_dir.glob("*") if path.name.startswith(name) and (path / "config.yaml").is_file()

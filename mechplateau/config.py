@@ -50,9 +50,9 @@ def _validated(cls: type[Config], value: Mapping[str, Any]) -> Config:
 class TrainingConfig(Config):
     """How the model is trained: fresh data at every step, next-token cross-entropy over the whole sequence."""
 
-    steps: int = Field(400, ge=1)
+    steps: int = Field(400, ge=1, le=10**9)
     """Number of updates."""
-    batch_size: int = Field(256, ge=1)
+    batch_size: int = Field(256, ge=1, le=2**20)
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     lr: float = Field(1e-4, gt=0)
     """Learning rate, after any warm-up."""
@@ -114,8 +114,10 @@ class EvaluationConfig(Config):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if isinstance(self.samples, int) and self.samples < 1:
-            raise ValueError(f"samples: expected at least 1 sequence, or paper, got {self.samples}")
+        if isinstance(self.samples, int) and not 1 <= self.samples <= 2**20:
+            raise ValueError(
+                f"samples: expected at least 1 sequence (at most 2^20), or paper, got {self.samples}"
+            )
         return self
 
 
@@ -153,11 +155,20 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _interventions_fit(self) -> Self:
+        for target in self.task.attention_targets(self.task.sample(2)):
+            if target.layer is not None and target.layer >= self.model.n_layers:
+                raise ValueError(
+                    f"model.n_layers: expected more than {target.layer}, where {self.task.name}'s attention target "
+                    f"{target.name} lies, got {self.model.n_layers}"
+                )
         for index, intervention in enumerate(self.interventions):
             try:
                 intervention.check(self.task, self.model)
             except ConfigError as error:
                 raise ValueError(f"interventions.{index}.{error}") from None
+            for earlier, other in enumerate(self.interventions[:index]):
+                if problem := intervention.conflict(other):
+                    raise ValueError(f"interventions.{index}: {problem} interventions.{earlier}")
         return self
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -119,17 +119,21 @@ def print_run(run: Run) -> None:
     console.print(f"Run: {escape(str(run.path))}", highlight=False, soft_wrap=True)
 
 
-def print_runs(runs: Sequence[Run], runs_dir: Path) -> None:
-    """One line a run."""
+def print_runs(runs: Sequence[Run], unreadable: Mapping[str, str], runs_dir: Path) -> None:
+    """One line a run, then what could not be opened, with the reasons."""
     console = Console()
-    if not runs:
+    if not runs and not unreadable:
         console.print(
             f"No runs in {escape(str(runs_dir))}; `mechplateau train mws` makes one.", highlight=False
         )
         return
     table = Table("run", "task", "seed", "state", "steps", "checkpoints", box=None, padding=(0, 2, 0, 0))
     for run in runs:
-        done = f"{run.reached}/{run.config.training.steps}"
+        try:
+            done = f"{run.reached}/{run.config.training.steps}"
+        except RunError as problem:
+            unreadable = {**unreadable, run.name: str(problem)}
+            continue
         task = ", ".join(f"{k}={v}" for k, v in run.task.data().items() if k != "name")
         table.add_row(
             escape(run.name),
@@ -139,7 +143,10 @@ def print_runs(runs: Sequence[Run], runs_dir: Path) -> None:
             done,
             str(len(run.steps)),
         )
-    console.print(table, highlight=False)
+    if table.row_count:
+        console.print(table, highlight=False)
+    for name, reason in unreadable.items():
+        console.print(escape(f"{name}: {reason}"), highlight=False, soft_wrap=True)
 
 
 @contextmanager

@@ -114,8 +114,8 @@ def _targets(run: Run) -> tuple[views.TargetView, ...]:
 
 
 def _environment(run: Run) -> dict[str, str]:
-    sessions = run.environment.get("sessions", [])
-    if not sessions:
+    sessions = run.environment.get("sessions")
+    if not isinstance(sessions, list) or not sessions or not isinstance(sessions[-1], dict):
         return {}
     last = sessions[-1]
     shown = {

@@ -6,6 +6,7 @@ Errors name the field, the value that came and what is allowed, on one line.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
@@ -18,6 +19,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mechplateau.errors import ConfigError
+
+_DEEPEST = 50
 
 
 class Config(BaseModel):
@@ -65,7 +68,8 @@ def read_yaml(text: str, source: str) -> dict[str, Any]:
     """
     try:
         data = yaml.load(text, Loader=_UniqueKeys)
-    except yaml.YAMLError as error:
+        _check_plain(data, depth=0)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         problem = " ".join(str(error).split())
         raise ConfigError(f"{source}: not valid YAML ({problem})") from None
     if not isinstance(data, dict):
@@ -79,15 +83,16 @@ def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
     Raises:
         ConfigError: an assignment has no `=`, an empty name, or goes through something that has no fields.
     """
-    result = json.loads(json.dumps(data))
+    result = copy.deepcopy(dict(data))
     for assignment in assignments:
         path, separator, text = assignment.partition("=")
         keys = path.strip().split(".")
         if not separator or not all(keys):
             raise ConfigError(f"--set {assignment}: expected field=value, such as training.steps=100")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
+            value = yaml.load(text, Loader=_UniqueKeys)
+            _check_plain(value, depth=0)
+        except (yaml.YAMLError, RecursionError, ValueError):
             raise ConfigError(f"--set {assignment}: {text!r} is not a YAML value") from None
         node = result
         for depth, key in enumerate(keys[:-1]):
@@ -104,15 +109,35 @@ class _UniqueKeys(yaml.SafeLoader):
     """SafeLoader that refuses a key written twice, of which YAML would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
+        seen: set[Any] = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue
             key = self.construct_object(key_node, deep=deep)
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"expected a name as key, got {key!r}", key_node.start_mark
+                )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} stands twice", key_node.start_mark
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _check_plain(data: Any, depth: int) -> None:
+    """Raise ValueError unless the data are mappings, lists, text, numbers, true, false and null, not too deep."""
+    if depth > _DEEPEST:
+        raise ValueError("nested too deeply")
+    if isinstance(data, dict):
+        for value in data.values():
+            _check_plain(value, depth + 1)
+    elif isinstance(data, list):
+        for value in data:
+            _check_plain(value, depth + 1)
+    elif data is not None and not isinstance(data, str | int | float):
+        raise ValueError(f"expected text, numbers, lists and mappings, got {type(data).__name__} {data!r}")
 
 
 def _one_line(cls: type[Config], error: ValidationError) -> str:

@@ -95,6 +95,16 @@ def test_hash_depends_on_every_value_and_on_nothing_else():
             "interventions.0.layers: expected layers from 0 to 0, got 1",
         ),
         (
+            {
+                "task": "mws",
+                "interventions": [{"kind": "attention_scale", "c": c, "start": 5} for c in (2, 3)],
+            },
+            "interventions.1: scales the same attention at the same steps as interventions.0",
+        ),
+        ({"task": {"name": "mws", "n": 2**70}}, "task.n: "),
+        ({"task": "mws", "training": {"steps": 10**30}}, "training.steps: "),
+        ({"task": "mws", "model": {"d_model": 10**12}}, "model.d_model: "),
+        (
             {"task": "mws", "interventions": [{"kind": "attention_scale", "c": 2, "start": 5, "stop": 5}]},
             "interventions.0.stop: expected a step after start = 5, got 5",
         ),
@@ -134,7 +144,34 @@ def test_a_key_written_twice_is_an_error():
         read_yaml("seed: 1\nseed: 2\n", "file.yaml")
 
 
-@pytest.mark.parametrize("text", ["- 1\n", "", "a: [\n", "!!python/object/apply:os.system ['true']\n"])
+def test_interventions_that_follow_each_other_are_allowed():
+    parts = [{"c": 2, "start": 0, "stop": 5}, {"c": 3, "start": 5}]
+    config = RunConfig.for_task("mws", interventions=[{"kind": "attention_scale", **part} for part in parts])
+    assert len(config.interventions) == 2
+
+
+def test_merge_keys_work():
+    data = read_yaml("base: &base {steps: 5}\ntraining:\n  <<: *base\n  lr: 0.1\n", "file.yaml")
+    assert data["training"] == {"steps": 5, "lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "- 1\n",
+        "",
+        "a: [\n",
+        "!!python/object/apply:os.system ['true']\n",
+        "a: 2026-01-01\n",
+        "2026-01-01: a\n",
+        "a: !!binary aGk=\n",
+        "a: !!set {b, c}\n",
+        "a: &x [*x]\n",
+        "? [1, 2]\n: a\n",
+        "? {b: 1}\n: a\n",
+        "a: " + "[" * 3000 + "]" * 3000 + "\n",
+    ],
+)
 def test_what_is_not_a_plain_mapping_is_an_error(text):
     with pytest.raises(ConfigError, match=r"^file\.yaml: "):
         read_yaml(text, "file.yaml")

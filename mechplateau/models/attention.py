@@ -31,6 +31,9 @@ class MaskedAttention(Attention):
 
     def __init__(self, cfg, attn_type="global", layer_id=None):
         super().__init__(cfg, attn_type, layer_id)
+        # The two buffers hold no weights: a state dict is the parameters, nothing else.
+        self.register_buffer("mask", self.mask, persistent=False)
+        self.register_buffer("IGNORE", self.IGNORE, persistent=False)
         self.scale_set: Bool[Tensor, "query key"] | None = None
         self.scale_factor: float = 1.0
         self.record: AttentionRecord | None = None

@@ -20,12 +20,12 @@ class ModelConfig(Config):
 
     attention: AttentionKind = "linear"
     """linear: A = causal(QKᵀ/√d_head), zeros above the diagonal, no softmax; softmax: the usual causal one."""
-    n_layers: int = Field(1, ge=1)
-    n_heads: int = Field(1, ge=1)
-    d_model: int = Field(256, ge=1)
-    d_head: int | None = Field(None, ge=1)
+    n_layers: int = Field(1, ge=1, le=1000)
+    n_heads: int = Field(1, ge=1, le=4096)
+    d_model: int = Field(256, ge=1, le=2**16)
+    d_head: int | None = Field(None, ge=1, le=2**16)
     """Width of a head; null: d_model / n_heads."""
-    d_mlp: int | None = Field(None, ge=1)
+    d_mlp: int | None = Field(None, ge=1, le=2**20)
     """Width of the MLP's hidden layer; null: 4 · d_model."""
     init_scale: float = Field(1.0, gt=0)
     """Multiplies every initial weight (biases and LayerNorms are not scaled)."""

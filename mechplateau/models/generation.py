@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
 
+from mechplateau.errors import UserError
 from mechplateau.models.observation import observe
 from mechplateau.models.records import Observation
 
@@ -22,8 +23,19 @@ def generate(
 ) -> Int[Tensor, "batch n_outputs"]:
     """The `n_outputs` tokens that the model finds most likely, one after the other, after each prompt.
 
-    Ties go to the smaller token. The model's mode (train or eval) and gradients are left as they are.
+    Ties go to the smaller token; a token whose logits are not finite is undefined, −1. The model's mode (train or
+    eval) and gradients are left as they are.
+
+    Raises:
+        UserError: no token is asked for, or prompt and outputs are longer than the model's n_ctx.
     """
+    if n_outputs < 1:
+        raise UserError(f"n_outputs: expected at least 1, got {n_outputs}")
+    if prompt.shape[1] + n_outputs - 1 > model.cfg.n_ctx:
+        raise UserError(
+            f"n_outputs: expected at most {model.cfg.n_ctx - prompt.shape[1] + 1} after {prompt.shape[1]} prompt "
+            f"tokens (n_ctx = {model.cfg.n_ctx}), got {n_outputs}"
+        )
     seen = observe(model, prompt, at=())
     return generate_on(model, seen, prompt.shape[1], n_outputs)
 
@@ -41,15 +53,21 @@ def generate_on(
         seen: that forward.
         prompt_length: how many of its positions are the prompt's.
         n_outputs: how many tokens to generate.
+
+    Returns:
+        Tokens; −1 where the logits that decide them are not finite.
     """
     entries = []
     for record in seen.records:
         keys, values = record.cache()
         entries.append(TransformerLensKeyValueCacheEntry(keys[:, :prompt_length], values[:, :prompt_length]))
-    outputs = [seen.logits[:, prompt_length - 1].argmax(dim=-1)]
+    logits = seen.logits[:, prompt_length - 1]
+    outputs, defined = [logits.argmax(dim=-1)], [logits.isfinite().all(dim=-1)]
     for position in range(prompt_length, prompt_length + n_outputs - 1):
-        outputs.append(_step(model, outputs[-1][:, None], position, entries).argmax(dim=-1))
-    return torch.stack(outputs, dim=1)
+        logits = _step(model, outputs[-1][:, None], position, entries)
+        outputs.append(logits.argmax(dim=-1))
+        defined.append(logits.isfinite().all(dim=-1))
+    return torch.stack(outputs, dim=1).where(torch.stack(defined, dim=1), -1)
 
 
 def _step(

@@ -60,6 +60,18 @@ class Intervention(Config):
     def check(self, task: Task, model: ModelConfig) -> None:
         """Raise ConfigError, naming the field, where it cannot act on this task and model."""
 
+    def conflict(self, other: Intervention) -> str | None:
+        """Why it cannot be in effect together with another one ("… as"), or None."""
+        if self == other:
+            return "is the same as"
+        return None
+
+    def overlaps(self, other: Intervention) -> bool:
+        """Whether both are in effect at some step."""
+        return (self.stop is None or other.start < self.stop) and (
+            other.stop is None or self.start < other.stop
+        )
+
     def begin(self, model: PlateauTransformer, task: Task) -> None:
         """Change weights, once, at step `start`, before `attach`; a run that is gone on with has had it."""
 
@@ -110,6 +122,13 @@ class AttentionScale(Intervention):
             raise ConfigError(
                 f"kind: attention_scale needs one Ω for all sequences; that of {task.name} varies"
             )
+
+    def conflict(self, other: Intervention) -> str | None:
+        if isinstance(other, AttentionScale) and self.overlaps(other):
+            ours, theirs = self.layers, other.layers
+            if ours is None or theirs is None or set(ours) & set(theirs):
+                return "scales the same attention at the same steps as"
+        return super().conflict(other)
 
     def attach(self, model: PlateauTransformer, task: Task) -> Handle:
         masks = scaled_entries(task, model.cfg.n_layers, self.layers)

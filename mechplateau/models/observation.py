@@ -40,7 +40,8 @@ def observe(
     """
     if model.weights_processed:
         raise UserError(
-            "hidden states cannot be measured on a model whose LayerNorms were folded; load it again unprocessed"
+            "hidden states cannot be measured on a model whose weights were folded or centered; load it again "
+            "unprocessed"
         )
     hidden: dict[str, Tensor] = {}
 

@@ -63,6 +63,8 @@ def load_reference_checkpoint(
         CheckpointError: no such file, unsafe, damaged, or not of this layout; names the tensor.
     """
     path = Path(path)
+    if isinstance(n_heads, bool) or not isinstance(n_heads, int):
+        raise CheckpointError(f"n_heads: expected a whole number, got {n_heads!r}")
     if attention not in ("linear", "softmax"):
         raise CheckpointError(f"attention: expected linear or softmax, got {attention!r}")
     given = load_tensors(path)
@@ -72,9 +74,10 @@ def load_reference_checkpoint(
             f"{path}: not a checkpoint of the paper's code: expected tensors transformer.wte.weight, "
             f"transformer.wpe.weight, transformer.h.0.…, got {', '.join(sorted(given)[:4]) or 'none'}"
         )
-    vocab_size, d_model = given["transformer.wte.weight"].shape
-    n_ctx = given["transformer.wpe.weight"].shape[0]
-    query, d_mlp = _shape_of(given, "attn.q.weight", path)[0], _shape_of(given, "mlp.c_fc.weight", path)[0]
+    vocab_size, d_model = _matrix(given, "transformer.wte.weight", path)
+    n_ctx, _ = _matrix(given, "transformer.wpe.weight", path)
+    query, _ = _matrix(given, "transformer.h.0.attn.q.weight", path)
+    d_mlp, _ = _matrix(given, "transformer.h.0.mlp.c_fc.weight", path)
     if n_heads < 1 or query % n_heads:
         raise CheckpointError(
             f"n_heads: expected a divisor of the width {query} of {path}'s queries, got {n_heads}"
@@ -95,21 +98,33 @@ def load_reference_checkpoint(
 
 
 def _translate(given: Mapping[str, Tensor], n_heads: int, path: Path) -> dict[str, Tensor]:
-    """TransformerLens's names and layouts; a name that is not of the layout stays, and is refused later."""
-    tensors = {}
+    """TransformerLens's names and layouts; a name that is not of the layout, or one written twice, is an error."""
+    tensors: dict[str, Tensor] = {}
+    n_ctx = given["transformer.wpe.weight"].shape[0]
     for name, tensor in given.items():
         if _MASK.fullmatch(name):
-            _check_mask(name, tensor, path)
+            _check_mask(name, tensor, n_ctx, path)
             continue
-        block = re.fullmatch(r"transformer\.h\.(\d+)\.(.+)", name)
-        target = _NAMES.get(name, name)
-        if block:
-            inner = re.sub(r"^attn\.([QKV])\.", lambda m: f"attn.{m[1].lower()}.", block[2])
-            if inner in _BLOCK_NAMES:
-                target = f"blocks.{block[1]}.{_BLOCK_NAMES[inner]}"
+        target = _NAMES.get(name)
+        if block := re.fullmatch(r"transformer\.h\.(\d+)\.(.+)", name):
+            inner = _BLOCK_NAMES.get(_lower(block[2]))
+            target = f"blocks.{block[1]}.{inner}" if inner else None
+        if target is None:
+            raise CheckpointError(f"{path}: unknown tensor {name}: not of the layout of the paper's code")
+        if target in tensors:
+            raise CheckpointError(f"{path}: {name} stands twice (its name in either case): which one counts?")
+        if not tensor.dtype.is_floating_point:
+            raise CheckpointError(
+                f"{path}: {name} is {str(tensor.dtype)[6:]}, expected floating-point numbers"
+            )
         tensors[target] = _to_hooked_layout(target.rpartition(".")[2], tensor, n_heads)
     tensors["unembed.b_U"] = torch.zeros(tensors["embed.W_E"].shape[0])
     return {name: tensor.float() for name, tensor in tensors.items()}
+
+
+def _lower(inner: str) -> str:
+    """The authors write q, k and v in either case."""
+    return re.sub(r"^attn\.([QKV])\.", lambda m: f"attn.{m[1].lower()}.", inner)
 
 
 def _to_hooked_layout(kind: str, tensor: Tensor, n_heads: int) -> Tensor:
@@ -126,16 +141,21 @@ def _to_hooked_layout(kind: str, tensor: Tensor, n_heads: int) -> Tensor:
     return tensor.T if kind in ("W_in", "W_out", "W_U") else tensor
 
 
-def _check_mask(name: str, mask: Tensor, path: Path) -> None:
-    lower = torch.ones(mask.shape[-2:]).tril().expand(mask.shape)
-    if mask.dim() != 4 or mask.shape[-1] != mask.shape[-2] or not torch.equal(mask.float(), lower):
+def _check_mask(name: str, mask: Tensor, n_ctx: int, path: Path) -> None:
+    lower = torch.ones(1, 1, n_ctx, n_ctx).tril()
+    if mask.shape != lower.shape or not torch.equal(mask.float(), lower):
         raise CheckpointError(
-            f"{path}: {name} is not a lower-triangular mask [1, 1, n_ctx, n_ctx]: not causal"
+            f"{path}: {name} is not a lower-triangular mask {list(lower.shape)}: the model is not the causal one"
         )
 
 
-def _shape_of(given: Mapping[str, Tensor], inner: str, path: Path) -> tuple[int, ...]:
-    for name in (inner, inner.replace("attn.q", "attn.Q")):
-        if (tensor := given.get(f"transformer.h.0.{name}")) is not None:
-            return tuple(tensor.shape)
-    raise CheckpointError(f"{path}: missing transformer.h.0.{inner}")
+def _matrix(given: Mapping[str, Tensor], name: str, path: Path) -> tuple[int, int]:
+    """Shape of a matrix by its name, q, k and v in either case."""
+    for candidate in (name, name.replace("attn.q", "attn.Q")):
+        if (tensor := given.get(candidate)) is not None:
+            if tensor.dim() != 2:
+                raise CheckpointError(
+                    f"{path}: {candidate} has shape {list(tensor.shape)}, expected a matrix"
+                )
+            return tensor.shape[0], tensor.shape[1]
+    raise CheckpointError(f"{path}: missing {name}")

@@ -52,6 +52,11 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
             f"({_reason(error)}); ask for a safetensors file"
         ) from None
     except Exception as error:  # torch raises many kinds for a damaged file
+        if "weights_only" in str(error):  # formats that torch reads by running code: legacy tar, TorchScript
+            raise CheckpointError(
+                f"{path}: refused, since reading this format (legacy tar or TorchScript) could run code; "
+                "ask for a safetensors file"
+            ) from None
         raise CheckpointError(f"{path}: damaged, or not a torch file ({_first_line(error)})") from None
     for key in ("model", "state_dict"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
@@ -65,6 +70,11 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{path}: holds no named tensors; expected a state dict, or a dict with one under model"
         )
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+            raise CheckpointError(
+                f"{path}: {name} is sparse, quantized or without data; expected a plain tensor"
+            )
     return tensors
 
 

@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformer_lens import HookedTransformer, HookedTransformerConfig
-from transformer_lens.components import TransformerBlock
+from transformer_lens.components import LayerNormPre, TransformerBlock
+from transformer_lens.weight_processing import ProcessWeights
 
 from mechplateau.errors import UserError
+from mechplateau.models import processing
 from mechplateau.models.attention import LinearAttention, SoftmaxAttention
 from mechplateau.models.config import ModelConfig
 from mechplateau.models.generation import generate_on
@@ -78,27 +80,74 @@ class PlateauTransformer(HookedTransformer):
             self.blocks[layer] = block
         self.ln_final = FusedLayerNorm(self.cfg)
         self.unembed.b_U.requires_grad_(False)
+        self._processed = False
         self.setup()
 
-    def load_and_process_state_dict(self, state_dict: dict[str, Tensor], **steps: Any) -> None:
-        """TransformerLens's, after a strict check of the names and shapes.
+    def load_and_process_state_dict(
+        self,
+        state_dict: dict[str, Tensor],
+        fold_ln: bool = True,
+        center_writing_weights: bool = True,
+        center_unembed: bool = True,
+        fold_value_biases: bool | None = None,
+        refactor_factored_attn_matrices: bool = False,
+    ) -> None:
+        """Load weights by TransformerLens's names, strictly, and process them exactly.
+
+        As TransformerLens's, except that names and shapes must fit, that every step is exact whatever the
+        sizes, and that what is wrong for linear attention is refused.
+
+        Args:
+            state_dict: every parameter of the model; buffers may be left out.
+            fold_ln: fold LayerNorms into the weights that read from them.
+            center_writing_weights: center what writes to the residual stream.
+            center_unembed: center the logits.
+            fold_value_biases: fold b_V into b_O; None: with softmax attention only.
+            refactor_factored_attn_matrices: make W_Q, W_K and W_V, W_O even; softmax attention only.
 
         Raises:
             CheckpointError: a tensor is missing, unknown or has another shape.
             UserError: a step was asked for that is wrong for linear attention.
         """
-        steps.setdefault("fold_value_biases", self.model_config.attention != "linear")
-        self._refuse_steps(steps)
-        check_fits(state_dict, self.state_dict(), "the state dict")
-        super().load_and_process_state_dict(state_dict, **steps)
+        linear = self.model_config.attention == "linear"
+        if fold_value_biases is None:
+            fold_value_biases = not linear
+        asked = {
+            "fold_value_biases": fold_value_biases,
+            "refactor_factored_attn_matrices": refactor_factored_attn_matrices,
+        }
+        self._refuse_steps(asked)
+        weights = {
+            name: t for name, t in state_dict.items() if name.rpartition(".")[2] not in ("mask", "IGNORE")
+        }
+        check_fits(weights, parameters_of(self), "the state dict")
+        n_layers = self.cfg.n_layers
+        if fold_ln and self.cfg.normalization_type == "LN":
+            processing.fold_layer_norms(weights, n_layers)
+            self._drop_layer_norms()
+        if center_writing_weights:
+            processing.center_writing_weights(weights, n_layers)
+        if center_unembed:
+            processing.center_unembed(weights)
+        if fold_value_biases:
+            processing.fold_value_biases(weights, n_layers)
+        if refactor_factored_attn_matrices:
+            weights = ProcessWeights.refactor_factored_attn_matrices(weights, self.cfg)
+        self._processed |= fold_ln or center_writing_weights or center_unembed or any(asked.values())
+        load_weights(self, weights, "the state dict")
 
-    def process_weights_(self, **steps: Any) -> None:
-        """Process the weights in place; with linear attention, by the exact steps only.
+    def process_weights_(self, *steps: bool, **named_steps: bool) -> None:
+        """`load_and_process_state_dict` on the model's own weights, in place."""
+        weights = {name: tensor.clone() for name, tensor in parameters_of(self).items()}
+        self.load_and_process_state_dict(weights, *steps, **named_steps)
 
-        Raises:
-            UserError: a step was asked for that is wrong for linear attention.
-        """
-        self.load_and_process_state_dict(self.state_dict(), **steps)
+    def _drop_layer_norms(self) -> None:
+        """Put in LayerNorms without gain and bias."""
+        self.cfg.normalization_type = "LNPre"
+        self.ln_final = LayerNormPre(self.cfg)
+        for block in self.blocks:
+            block.ln1, block.ln2 = LayerNormPre(self.cfg), LayerNormPre(self.cfg)
+        self.setup()
 
     def fold_value_biases(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         self._refuse_steps({"fold_value_biases": True})
@@ -124,8 +173,8 @@ class PlateauTransformer(HookedTransformer):
 
     @property
     def weights_processed(self) -> bool:
-        """Whether LayerNorms have been folded into the weights, so that hidden states are not the trained ones."""
-        return self.cfg.normalization_type != "LN"
+        """Whether the weights were folded or centered, so that hidden states are not the trained ones."""
+        return self._processed
 
 
 def build_model(

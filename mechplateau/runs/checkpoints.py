@@ -28,7 +28,14 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], description: Mapping
     # One key only: safetensors keeps several in no particular order.
     metadata = {_KEY: json.dumps({"format": FORMAT, **description}, sort_keys=True)}
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomic(path, lambda temporary: save_file(plain, temporary, metadata=metadata))
+
+    def write(temporary: Path) -> None:
+        try:
+            save_file(plain, temporary, metadata=metadata)
+        except SafetensorError as error:  # its own word for what the system refused, a full disk among it
+            raise OSError(str(error)) from None
+
+    write_atomic(path, write)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -46,7 +53,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (SafetensorError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(
-            f"{path}: damaged ({reason}); delete it, then give the command that made the run again"
+            f"{path}: damaged ({reason}); put a copy back, or delete the run's folder and train it again"
         ) from None
     if not isinstance(description, dict):
         raise CheckpointError(f"{path}: not a checkpoint of mechplateau: it lacks the {_KEY} description")

@@ -24,9 +24,9 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(temporary)
-            _sync(temporary)
+            sync_to_disk(temporary)
             os.replace(temporary, path)
-            _sync(path.parent)
+            sync_to_disk(path.parent)
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -65,7 +65,8 @@ def _write_bytes(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
+    """Have the system put a file, or a folder's names, on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

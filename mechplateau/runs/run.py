@@ -11,7 +11,7 @@ import pandas as pd
 from torch import Tensor
 
 from mechplateau.config import RunConfig
-from mechplateau.errors import CheckpointError, ConfigError, RunError
+from mechplateau.errors import CheckpointError, RunError, UserError
 from mechplateau.runs import table
 from mechplateau.runs.checkpoints import read_tensors
 from mechplateau.runs.layout import Layout
@@ -39,7 +39,11 @@ class Run:
             raise RunError(
                 f"{path}: no run here (config.yaml is missing); `mechplateau list` shows the runs there are"
             )
-        self.config = RunConfig.parse(read_yaml(self._layout.config.read_text(encoding="utf-8"), str(path)))
+        try:
+            text = self._layout.config.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunError(f"{self._layout.config}: cannot be read ({error})") from None
+        self.config = RunConfig.parse(read_yaml(text, str(self._layout.config)))
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.status}, {len(self.steps)} checkpoints)"
@@ -79,6 +83,10 @@ class Run:
         """One row an evaluation step; NaN where a value is undefined. Columns: see `mechplateau.training.measure`."""
         if self._layout.metrics.is_file():
             return table.read_table(self._layout.metrics)
+        if self.status == "finished":
+            raise RunError(
+                f"{self._layout.metrics}: missing; put a copy back, or delete the run and train it again"
+            )
         return table.frame_of(table.read_part(self._layout.metrics_part))
 
     @cached_property
@@ -113,7 +121,7 @@ class Run:
             device: where to put it.
         """
         path = self._layout.checkpoint(self.step_of(which))
-        return model_from_checkpoint(path, device=device)
+        return model_from_checkpoint(path, device=device, expected=self.config)
 
     def weights(self, which: int | Phase = "after") -> dict[str, Tensor]:
         """The tensors of a checkpoint by TransformerLens's names, on the CPU."""
@@ -144,16 +152,27 @@ def load_run(path: str | Path) -> Run:
 
 
 def list_runs(runs_dir: str | Path) -> list[Run]:
-    """The runs in a folder, by name; a folder whose configuration cannot be read is left out."""
+    """The runs in a folder, by name; see `unreadable_runs` for those that cannot be opened."""
+    return [run for run in _opened(runs_dir).values() if isinstance(run, Run)]
+
+
+def unreadable_runs(runs_dir: str | Path) -> dict[str, str]:
+    """Names of the run folders that cannot be opened, each with the reason (an unregistered task, say)."""
+    return {
+        name: str(problem) for name, problem in _opened(runs_dir).items() if isinstance(problem, UserError)
+    }
+
+
+def _opened(runs_dir: str | Path) -> dict[str, Run | UserError]:
     root = Path(runs_dir)
-    runs = []
+    opened: dict[str, Run | UserError] = {}
     for path in sorted(root.iterdir()) if root.is_dir() else []:
         if (path / "config.yaml").is_file():
             try:
-                runs.append(Run(path))
-            except ConfigError:
-                continue
-    return runs
+                opened[path.name] = Run(path)
+            except UserError as problem:
+                opened[path.name] = problem
+    return opened
 
 
 def load_checkpoint(path: str | Path, *, device: str = "cpu") -> PlateauTransformer:
@@ -165,15 +184,24 @@ def load_checkpoint(path: str | Path, *, device: str = "cpu") -> PlateauTransfor
     return model_from_checkpoint(Path(path), device=device)
 
 
-def model_from_checkpoint(path: Path, *, device: str) -> PlateauTransformer:
+def model_from_checkpoint(
+    path: Path, *, device: str, expected: RunConfig | None = None
+) -> PlateauTransformer:
+    """The model of a checkpoint file, whose own configuration must be the expected one where one is given."""
     from mechplateau.models.transformer import build_model, load_weights
 
     tensors, description = read_tensors(path)
     config = config_of(description, path)
+    if expected is not None and config != expected:
+        raise CheckpointError(
+            f"{path}: belongs to another run than the config.yaml beside it; load it by itself"
+        )
     model = build_model(
         config.model, vocab_size=config.task.vocab_size, n_ctx=config.task.n_ctx, device=device
     )
     load_weights(model, tensors, str(path))
+    if bool(model.unembed.b_U.any()):
+        raise CheckpointError(f"{path}: unembed.b_U is not zero, as training keeps it: not its checkpoint")
     return model.eval()
 
 
@@ -182,5 +210,9 @@ def config_of(description: Mapping[str, Any], path: Path) -> RunConfig:
     if description.get("kind") != "weights" or not isinstance(description.get("config"), dict):
         raise CheckpointError(
             f"{path}: holds no model weights; expected a file from a run's checkpoints folder"
+        )
+    if description.get("processed"):
+        raise CheckpointError(
+            f"{path}: its weights were processed; expected the raw ones that training saves"
         )
     return RunConfig.parse(description["config"])

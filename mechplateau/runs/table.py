@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mechplateau.errors import RunError
-from mechplateau.runs.files import explained, write_atomic, write_text
+from mechplateau.runs.files import explained, sync_to_disk, write_atomic, write_text
 
 
 def append_row(path: Path, row: Mapping[str, float | int | None]) -> None:
@@ -25,8 +24,9 @@ def append_row(path: Path, row: Mapping[str, float | int | None]) -> None:
 def sync(path: Path) -> None:
     """Put what was appended on the disk, before a checkpoint that counts on it."""
     if path.exists():
-        with explained(path), path.open("rb") as file:
-            os.fsync(file.fileno())
+        with explained(path):
+            sync_to_disk(path)
+            sync_to_disk(path.parent)  # the name too: the file may be new
 
 
 def read_part(path: Path) -> list[dict[str, Any]]:
@@ -39,8 +39,11 @@ def read_part(path: Path) -> list[dict[str, Any]]:
         if not line.endswith("\n"):
             break
         try:
-            rows.append(json.loads(line))
-        except ValueError:
+            row = json.loads(line)
+            if not isinstance(row.get("step"), int):
+                raise ValueError("no step")
+            rows.append(row)
+        except (ValueError, AttributeError):
             raise RunError(
                 f"{path}: line {number} is damaged; delete the run folder and run it again"
             ) from None

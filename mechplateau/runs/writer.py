@@ -8,7 +8,9 @@ rows after it are dropped and made again, equal to the bit.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +29,11 @@ try:
     import fcntl
 except ImportError:  # Windows: runs there are not guarded against a second writer
     fcntl = None  # type: ignore[assignment]
+
+logger = logging.getLogger("mechplateau")
+
+LOCK_PATIENCE = 10.0
+"""Seconds to wait for another process that works on the same run."""
 
 Status = Literal["running", "interrupted", "finished"]
 
@@ -83,7 +90,8 @@ class RunWriter:
     def recorded_threads(self) -> int | None:
         """CPU threads of the run's earlier sessions: a resumed run must use as many to stay equal to the bit."""
         sessions = read_json(self.layout.environment).get("sessions", [])
-        return sessions[-1].get("threads") if sessions else None
+        threads = sessions[-1].get("threads") if isinstance(sessions, list) and sessions else None
+        return threads if isinstance(threads, int) and threads > 0 else None
 
     def begin(self, environment: Mapping[str, Any]) -> None:
         """Note the start of a session."""
@@ -150,8 +158,11 @@ class RunWriter:
                 continue
             self.resume_step = step
             break
-        limit = -1 if self.resume_step is None else self.resume_step
         rows = table.read_part(self.layout.metrics_part)
+        if self.resume_step is not None and not self._complete(rows, self.resume_step):
+            logger.warning("%s: rows of its metrics are missing; the run begins anew", self.layout.root)
+            self._resume = self.resume_step = None
+        limit = -1 if self.resume_step is None else self.resume_step
         self._rows = [row for row in rows if row["step"] <= limit]
         if self.layout.metrics_part.exists():
             table.rewrite_part(self.layout.metrics_part, self._rows)
@@ -159,6 +170,12 @@ class RunWriter:
             if step > limit:
                 self.layout.checkpoint(step).unlink()
                 self.layout.maps(step).unlink(missing_ok=True)
+
+    def _complete(self, rows: Sequence[Mapping[str, Any]], step: int) -> bool:
+        """Whether every evaluation step up to `step` has its row."""
+        every, last = self.config.evaluation.every, self.config.training.steps
+        wanted = [s for s in range(step + 1) if s % every == 0 or s == last]
+        return [row["step"] for row in rows if row["step"] <= step] == wanted
 
     def _set_state(self, status: Status, step: int) -> None:
         write_text(self.layout.state, _json({"status": status, "step": step}))
@@ -168,14 +185,20 @@ class RunWriter:
             return None
         with explained(self.layout.lock):
             file = self.layout.lock.open("w")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        # One that is just being stopped needs a moment to save.
+        deadline = time.monotonic() + LOCK_PATIENCE
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file
+            except OSError:
+                if time.monotonic() < deadline:
+                    time.sleep(0.2)
+                    continue
             file.close()
             raise RunError(
                 f"{self.layout.root}: another process is working on this run; wait for it"
             ) from None
-        return file
 
 
 def checkpoint_description(config: RunConfig, step: int) -> dict[str, Any]:

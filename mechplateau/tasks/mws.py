@@ -24,11 +24,11 @@ class MovingWindowSum(Task):
     """
 
     name: Literal["mws"] = "mws"
-    n: int = Field(16, ge=1)
+    n: int = Field(16, ge=1, le=2**16)
     """Number of inputs, and of outputs."""
     k: int = Field(2, ge=1)
     """Length of the window, at most n."""
-    p: int = Field(17, ge=2)
+    p: int = Field(17, ge=2, le=2**20)
     """Modulus, and the separator's token; larger than max_num."""
     max_num: int = Field(16, ge=1)
     """Largest input token."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from mechplateau.config import RunConfig
-from mechplateau.errors import UserError
+from mechplateau.errors import CheckpointError, UserError
 from mechplateau.models.interventions import Handle, Intervention
 from mechplateau.runs import Run, RunWriter, load_run
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
@@ -26,6 +26,8 @@ from mechplateau.training.measure import PAPER_FRESH, Measurer
 from mechplateau.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from mechplateau.training.seeding import generator_for
 from mechplateau.training.step import update
+
+MOST_THREADS = 1024
 
 Row = dict[str, float | int | None]
 
@@ -65,7 +67,21 @@ def train(
         RunError: the folder cannot be written, or another process works on it.
         UserError: the device is not there.
     """
+    place = check_request(config, device, threads, cuda_graph)
+    with RunWriter(config, Path(runs_dir)) as writer:
+        if not writer.finished:
+            with _threads(threads if threads is not None else writer.recorded_threads()):
+                _Trainer(config, writer, place, cuda_graph).run(listeners)
+        return load_run(writer.layout.root)
+
+
+def check_request(
+    config: RunConfig, device: str, threads: int | None = None, cuda_graph: bool = False
+) -> torch.device:
+    """The device, once everything asked of `train` is known to be possible here; else a UserError."""
     place = _device(device)
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise UserError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
     if config.training.precision == "bfloat16" and not bfloat16_gains(place):
         raise UserError(
             "training.precision: bfloat16 is only slower here: this processor has no instructions for it "
@@ -73,11 +89,7 @@ def train(
         )
     if cuda_graph:
         check_graph(place, config.training)
-    with RunWriter(config, Path(runs_dir)) as writer:
-        if not writer.finished:
-            with _threads(threads if threads is not None else writer.recorded_threads()):
-                _Trainer(config, writer, place, cuda_graph).run(listeners)
-        return load_run(writer.layout.root)
+    return place
 
 
 class _Trainer:
@@ -107,10 +119,23 @@ class _Trainer:
             load_weights(self.model, _part(tensors, "model."), str(writer.layout.resume(self.step)))
             groups = self.optimizer.state_dict()["param_groups"]
             state = unflatten_state(_part(tensors, "optimizer."))
+            self._check_state(state, groups)
             self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.measurer = Measurer(self.task, config.model.n_layers, config.evaluation.locations, device)
         self.kept = checkpoint_steps(config.checkpoints, config.training.steps)
         self.attached: dict[Intervention, Handle] = {}
+
+    def _check_state(self, state: dict[int, dict[str, torch.Tensor]], groups: list[dict[str, Any]]) -> None:
+        """Raise where the saved optimizer lacks what its next step would silently begin anew."""
+        kind, momentum = self.config.training.optimizer, self.config.training.momentum
+        wanted = {"sgd": {"momentum_buffer"} if momentum else set()}.get(
+            kind, {"step", "exp_avg", "exp_avg_sq"}
+        )
+        parameters = [index for group in groups for index in group["params"]] if self.step and wanted else []
+        if set(state) != set(parameters) or any(set(state[index]) != wanted for index in parameters):
+            raise CheckpointError(
+                f"{self.writer.layout.resume(self.step)}: its optimizer is incomplete; delete the run and train again"
+            )
 
     def run(self, listeners: Sequence[Listener]) -> None:
         training = self.config.training
@@ -185,7 +210,10 @@ class _Trainer:
                 self.attached.pop(intervention).remove()
         for intervention in self.config.interventions:
             if intervention.active(self.step) and intervention not in self.attached:
-                if self.step == intervention.start:
+                # A run that goes on at just this step has had its beginning before it was saved.
+                if self.step == intervention.start and not (
+                    self.resumed and self.step == self.writer.resume_step
+                ):
                     intervention.begin(self.model, self.task)
                 self.attached[intervention] = intervention.attach(self.model, self.task)
         if self.graph is not None and self.attached != before:
@@ -215,8 +243,6 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
 def _threads(number: int | None) -> Iterator[None]:
     before = torch.get_num_threads()
     if number is not None:
-        if number < 1:
-            raise UserError(f"threads: expected at least 1, got {number}")
         torch.set_num_threads(number)
     try:
         yield

@@ -132,7 +132,7 @@ class Measurer:
         row: dict[str, float | int | None] = {
             name: number for name, number in zip(defined, numbers, strict=True) if math.isfinite(number)
         }
-        row |= {"step": step, "apm_zero_count": int(row["apm_zero_count"] or 0)}
+        row |= {"step": step, "apm_zero_count": int(row.get("apm_zero_count") or 0)}
         return {column: row.get(column) for column in self.columns()}
 
     @torch.no_grad()
@@ -153,12 +153,13 @@ class Measurer:
         generated = model.generate_on(seen, self.task.prompt_length, self.task.n_outputs)
         values: dict[str, Value] = {"loss": next_token_loss(seen.logits, tokens)}
         losses = metrics.loss_per_output(seen.logits[:, self._rows], true)
+        broken = (generated < 0).any()
         right = metrics.accuracy_per_output(generated, true)
         for r in range(self.task.n_outputs):
-            values[f"accuracy_out_{r}"] = right[r]
+            values[f"accuracy_out_{r}"] = _unless(broken, right[r])
             values[f"loss_out_{r}"] = losses[r]
         values |= self._generation_values(generated, true)
-        values["alpha_1"] = metrics.match_to_first(generated)
+        values["alpha_1"] = _unless(broken, metrics.match_to_first(generated))
         values |= self._progress_values(seen)
         values |= self._similarity_values(seen)
         return values
@@ -169,13 +170,17 @@ class Measurer:
 
     def _generation_values(self, generated: Tensor, true: Tensor) -> dict[str, Value]:
         vocab = self.task.vocab_size
-        return {
+        broken = (generated < 0).any()
+        generated = generated.clamp(min=0)
+        values = {
             "accuracy": metrics.accuracy(generated, true),
             "repetition": metrics.repetition_frequency(generated),
             "repetition_data": metrics.repetition_frequency(true),
             "entropy": metrics.sequence_entropy(generated, vocab),
             "entropy_data": metrics.sequence_entropy(true, vocab),
         }
+        of_model = ("accuracy", "repetition", "entropy")
+        return {name: _unless(broken, v) if name in of_model else v for name, v in values.items()}
 
     def _progress_values(self, seen: Observation) -> dict[str, Value]:
         values: dict[str, Value] = {}
@@ -184,7 +189,8 @@ class Measurer:
             row_mass, set_mass = seen.records[tracked.layer].masses()
             rows = self._target_rows[tracked.target]
             progress = metrics.attention_progress(row_mass, set_mass, rows, set=tracked.slot)
-            values[tracked.column] = None if progress is None else progress[0]
+            finite = row_mass[:, :, rows].isfinite().all()
+            values[tracked.column] = None if progress is None else _unless(~finite, progress[0])
             silent |= mk.zero_attention(row_mass, rows=rows)
         values["apm_zero_count"] = silent.sum()
         return values
@@ -218,6 +224,11 @@ class Measurer:
             whole[:, self._target_rows[tracked.target]] = target.mask
             sets.setdefault(tracked.layer, []).append(whole[0] if whole.shape[0] == 1 else whole)
         return sets
+
+
+def _unless(broken: Tensor, value: Value) -> Value:
+    """Not a number, so null in the table, where the model's own numbers are broken: no 0 or 1 is made up."""
+    return None if value is None else torch.where(broken, torch.nan, value.double())
 
 
 def _suffix(group: str) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
-import re
+import signal
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,8 @@ from mechplateau.errors import ConfigError
 from mechplateau.runs.layout import Layout
 from mechplateau.runs.writer import status_of
 from mechplateau.schema import override
+
+_PR_SET_PDEATHSIG = 1
 
 Outcome = Literal["finished", "skipped", "failed"]
 
@@ -40,19 +43,32 @@ class SweepResult:
     message: str = ""
 
 
-def expand(data: Mapping[str, Any], assignments: Sequence[str], seeds: Sequence[int]) -> list[RunConfig]:
+def expand(
+    data: Mapping[str, Any], assignments: Sequence[str], seeds: Sequence[int] | None
+) -> list[RunConfig]:
     """All configurations of a sweep, seeds innermost.
 
-    `a.b=2,3,4` stands for three values; a list that is one value is written with brackets, `a.b=[2,3]`.
+    `a.b=2,3,4` stands for three values; a list or mapping that is one value is written with brackets,
+    `a.b=[2,3]`, and so is text with commas in quotes.
+
+    Args:
+        data: plain data to begin with.
+        assignments: fields with their alternatives.
+        seeds: of every combination; None: the data's own, or what the assignments say.
 
     Raises:
-        ConfigError: one of them is not valid; none is run.
+        ConfigError: one of them is not valid, or seeds are given twice; none is run.
     """
+    if seeds is not None and any(
+        assignment.partition("=")[0].strip() == "seed" for assignment in assignments
+    ):
+        raise ConfigError("seed: given both as a number of seeds and with --set; give one of them")
     choices = [_alternatives(assignment) for assignment in assignments]
     configs: dict[str, RunConfig] = {}
     for combination in itertools.product(*choices):
-        for seed in seeds:
-            config = RunConfig.parse({**override(data, combination), "seed": seed})
+        chosen = override(data, combination)
+        for own in [{}] if seeds is None else [{"seed": seed} for seed in seeds]:
+            config = RunConfig.parse({**chosen, **own})
             configs[config.run_name] = config
     return list(configs.values())
 
@@ -88,11 +104,11 @@ def sweep(
         on_result(result)
         return result
 
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(jobs) as pool, terminable():
         try:
             return list(pool.map(one, configs))
         except BaseException:
-            # Ctrl-C reaches the children by themselves: each saves and stops.
+            # Each child saves and stops; a second run of this command goes on with them.
             stopping.set()
             for child in list(children):
                 child.terminate()
@@ -108,28 +124,59 @@ def _run(
     device: str,
     tracker: Sequence[str],
 ) -> SweepResult:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "config.yaml"
-        file.write_text(config.yaml(), encoding="utf-8")
-        command = [sys.executable, "-m", "mechplateau", "train", str(file), "--runs-dir", str(runs_dir)]
-        command += ["--threads", str(threads), "--device", device, "--quiet"]
-        command += [part for name in tracker for part in ("--tracker", name)]
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        children.add(process)
-        try:
-            output, _ = process.communicate()
-        finally:
-            children.discard(process)
+    command = [sys.executable, "-m", "mechplateau", "train", "-", "--runs-dir", str(runs_dir)]
+    command += ["--threads", str(threads), "--device", device, "--quiet", "--with-parent"]
+    command += [part for name in tracker for part in ("--tracker", name)]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    children.add(process)
+    try:
+        output, _ = process.communicate(config.yaml())
+    finally:
+        children.discard(process)
     if process.returncode == 0:
         return SweepResult(config, path, "finished")
     lines = output.strip().splitlines()
     return SweepResult(config, path, "failed", lines[-1] if lines else f"exit code {process.returncode}")
 
 
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Within, SIGTERM (what a time limit or a job scheduler sends) does what Ctrl-C does."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def stop_with_parent() -> None:
+    """Ask Linux to send this process SIGTERM when its parent ends, however it ends: a run then saves and stops."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def _alternatives(assignment: str) -> list[str]:
+    """Split the values at commas that are outside brackets and quotes."""
     name, separator, text = assignment.partition("=")
-    # Commas inside brackets belong to one value.
-    values = re.split(r",(?![^\[{]*[\]}])", text)
+    values, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        else:
+            depth += (character in "[{") - (character in "]}")
+        if character == "," and depth == 0 and not quote:
+            values.append("")
+        else:
+            values[-1] += character
     return [f"{name}{separator}{value}" for value in values]

@@ -18,6 +18,7 @@ from typing import IO
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
+from mechplateau.runs.files import explained
 
 TRACKERS = ("wandb", "tensorboard")
 PATIENCE = 8.0
@@ -52,8 +53,10 @@ class Tracker:
         self._queue: queue.Queue[str | None] = queue.Queue(maxsize=100_000)
         self._dropped = 0
         self._log = folder / name / "tracker.log"
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("wb") as log:
+        with explained(self._log):
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            log_file = self._log.open("ab")
+        with log_file as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "mechplateau.training.tracker_process", name, str(folder / name)],
                 stdin=subprocess.PIPE,

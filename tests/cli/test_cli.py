@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import socket
@@ -13,10 +14,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+import mechplateau
 from mechplateau import cli
 from mechplateau.config import RunConfig
+from mechplateau.errors import ConfigError
 from mechplateau.runs import list_runs, load_run
 from mechplateau.runs.checkpoints import read_tensors
+from mechplateau.training.sweep import expand
 
 TINY = [
     "--set", "task.n=4", "--set", "task.p=7", "--set", "task.max_num=6", "--set", "model.d_model=8",
@@ -122,7 +126,7 @@ def test_train_show_list_report(run_cli):
             ["train", "mws", "--tracker", "mlflow"],
             "tracker: expected one of wandb, tensorboard, got 'mlflow'",
         ),
-        (["train", "mws", "--threads", "0"], "threads: expected at least 1, got 0"),
+        (["train", "mws", "--threads", "0"], "threads: expected 1 to 1024, got 0"),
         (["train", "mws", "--seed", "-1"], "seed: input should be greater than or equal to 0, got -1"),
         (["show", "nothing"], "nothing: no such run in runs"),
         (["report", "nothing"], "nothing: no such run in runs"),
@@ -145,6 +149,101 @@ def test_a_mistake_is_one_line_exit_code_2_and_nothing_left(run_cli, tmp_path, a
     assert err.startswith(f"mechplateau: {message}")
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_long_names_and_full_devices_are_one_line(run_cli):
+    for name in ("train", "config", "show"):
+        code, out, err = run_cli(name, "x" * 5000)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "mechplateau", "config", "mws"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+
+
+def test_a_configuration_comes_on_standard_input(run_cli, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("task: mws\nseed: 7\n"))
+    code, out, _ = run_cli("config", "-", "--set", "task.k=3")
+    assert code == 0
+    config = RunConfig.parse(yaml.safe_load(out))
+    assert (config.task.k, config.seed) == (3, 7)
+
+
+def test_version(run_cli):
+    code, out, _ = run_cli("--version")
+    assert code == 0
+    assert out.strip() == mechplateau.__version__
+
+
+def test_sweeps_expand_every_combination():
+    configs = expand({"task": {"name": "mws"}}, ["task.k=2,3", "training.lr=1e-3,1e-4"], range(2))
+    assert len(configs) == 8
+    assert [(c.task.k, c.training.lr, c.seed) for c in configs[:3]] == [
+        (2, 1e-3, 0),
+        (2, 1e-3, 1),
+        (2, 1e-4, 0),
+    ]
+
+
+def test_sweeps_keep_the_seed_of_the_file_unless_told():
+    data = {"task": {"name": "mws"}, "seed": 7}
+    assert [c.seed for c in expand(data, [], None)] == [7]
+    assert [c.seed for c in expand(data, ["seed=3,4"], None)] == [3, 4]
+    assert [c.seed for c in expand(data, [], range(2))] == [0, 1]
+    with pytest.raises(ConfigError, match="seed: given both"):
+        expand(data, ["seed=3,4"], range(2))
+
+
+def test_lists_are_one_value_of_a_sweep():
+    one, other = "{kind: attention_scale, c: 2, layers: [0]}", "{kind: attention_scale, c: 3, start: 9}"
+    both = f"interventions=[{one}, {other}],[]"
+    with pytest.raises(ConfigError, match="scales the same attention"):
+        expand({"task": {"name": "mws"}}, [both], None)
+    fine = both.replace("c: 2,", "c: 2, stop: 9,")
+    assert [len(c.interventions) for c in expand({"task": {"name": "mws"}}, [fine], None)] == [2, 0]
+    assert [
+        c.training.betas
+        for c in expand({"task": {"name": "mws"}}, ["training.betas=[0.9,0.99],[0.8,0.9]"], None)
+    ] == [
+        (0.9, 0.99),
+        (0.8, 0.9),
+    ]
+    with pytest.raises(ConfigError, match=r"training\.optimizer"):
+        expand({"task": {"name": "mws"}}, ['training.optimizer="adam,sgd"'], None)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_sweep_stopped_alone_takes_its_runs_with_it(tmp_path, how):
+    """What a time limit or a job scheduler does; the same command then runs what is left, without a failure."""
+    arguments = [
+        "sweep",
+        "mws",
+        *TINY,
+        "--set",
+        "training.steps=1000000",
+        "--threads",
+        "1",
+        "--runs-dir",
+        str(tmp_path),
+    ]
+    arguments += ["--set", "checkpoints.every=50", "--set", "evaluation.every=10"]
+    process = subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("*/checkpoints/step_000050.safetensors")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(how)
+    process.wait(timeout=60)
+    (run,) = list_runs(tmp_path)
+    while run.status != "interrupted":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_an_ambiguous_name_lists_the_runs(run_cli):

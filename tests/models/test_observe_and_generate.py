@@ -84,7 +84,28 @@ def test_unknown_location_is_named(model, tokens):
         observe(model, tokens, at=["middle"])
 
 
-def test_folded_weights_are_refused(linear_model, tokens):
-    linear_model.process_weights_()
+def test_undefined_tokens_are_minus_one(model, tokens):
+    def break_one(logits, hook):
+        logits = logits.clone()
+        logits[1, -1] = float("nan")
+        return logits
+
+    plain = generate(model, tokens[:, :4], 3)
+    with model.hooks(fwd_hooks=[("unembed.hook_out", break_one)]):
+        broken = generate(model, tokens[:, :4], 3)
+    assert (broken[1] == -1).all()
+    assert torch.equal(broken[0], plain[0])
+
+
+@pytest.mark.parametrize("n_outputs", [0, -1, 7])
+def test_a_number_of_outputs_that_cannot_be_is_named(model, tokens, n_outputs):
+    with pytest.raises(UserError, match=r"^n_outputs: "):
+        generate(model, tokens[:, :4], n_outputs)
+    assert generate(model, tokens[:, :4], 6).shape == (3, 6)
+
+
+@pytest.mark.parametrize("steps", [{}, {"fold_ln": False}])
+def test_folded_or_centered_weights_are_refused(linear_model, tokens, steps):
+    linear_model.process_weights_(**steps)
     with pytest.raises(UserError, match="folded"):
         observe(linear_model, tokens)

@@ -142,12 +142,23 @@ def changed(change):
         (lambda s: s.pop("transformer.h.0.attn.Q.weight"), r"missing transformer\.h\.0\.attn\.q\.weight"),
         (
             lambda s: s.update({"transformer.extra.weight": torch.zeros(2)}),
-            r"unknown transformer\.extra\.weight",
+            r"unknown tensor transformer\.extra\.weight",
         ),
         (lambda s: s.update({"lm_head.weight": torch.zeros(VOCAB + 1, WIDTH)}), r"unembed\.W_U has shape"),
         (
             lambda s: s.update({"transformer.h.0.attn.bias": torch.ones(1, 1, N_CTX, N_CTX)}),
             "not a lower-triangular",
+        ),
+        (
+            lambda s: s.update({"transformer.h.0.attn.bias": torch.ones(1, 1, 4, 4).tril()}),
+            "not a lower-triangular",
+        ),
+        (lambda s: s.update({"transformer.h.0.attn.q.weight": torch.zeros(WIDTH, WIDTH)}), "stands twice"),
+        (lambda s: s.update({"embed.W_E": torch.zeros(VOCAB, WIDTH)}), r"unknown tensor embed\.W_E"),
+        (lambda s: s.update({"transformer.wpe.weight": torch.zeros(())}), "expected a matrix"),
+        (
+            lambda s: s.update({"transformer.ln_f.bias": torch.zeros(WIDTH, dtype=torch.int64)}),
+            "is int64, expected",
         ),
         (lambda s: s.pop("transformer.wte.weight"), "not a checkpoint of the paper's code"),
     ],
@@ -164,6 +175,9 @@ def test_wrong_arguments_are_named(tmp_path):
         mechplateau.load_reference_checkpoint(tmp_path / "c.pt", n_heads=5)
     with pytest.raises(CheckpointError, match="attention: expected linear or softmax, got 'relu'"):
         mechplateau.load_reference_checkpoint(tmp_path / "c.pt", attention="relu")
+    for wrong in (1.0, True, None):
+        with pytest.raises(CheckpointError, match="n_heads: expected a whole number"):
+            mechplateau.load_reference_checkpoint(tmp_path / "c.pt", n_heads=wrong)
     with pytest.raises(CheckpointError, match="no such file"):
         mechplateau.load_reference_checkpoint(tmp_path / "none.pt")
 
@@ -203,6 +217,8 @@ def test_a_pickle_that_runs_code_is_refused(tmp_path, kind):
     with pytest.raises(CheckpointError, match=r"evil\.pt: ") as caught:
         mechplateau.load_reference_checkpoint(path)
     assert "\n" not in str(caught.value)
+    assert "refused" in str(caught.value)
+    assert "weights_only" not in str(caught.value)
     assert not sentinel.exists()
     # A good file beside it loads.
     save_file(

@@ -101,7 +101,38 @@ def test_exact_processing_keeps_log_probabilities(model, tokens, steps):
     model.process_weights_(**steps)
     after = model(tokens).log_softmax(-1)
     torch.testing.assert_close(after, before, rtol=0, atol=1e-5)
-    assert model.weights_processed == steps.get("fold_ln", True)
+    assert model.weights_processed
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("sizes", [{"vocab_size": 16}, {"d_mlp": 16}, {"vocab_size": 16, "d_mlp": 16}])
+def test_processing_is_exact_where_widths_coincide(attention, sizes, tokens):
+    """Where d_vocab or d_mlp equals d_model, a weight's shape does not tell its orientation."""
+    config = ModelConfig(attention=attention, n_layers=2, n_heads=2, d_model=16, d_mlp=sizes.get("d_mlp"))
+    model = build_model(config, vocab_size=sizes.get("vocab_size", 11), n_ctx=9)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    before = model(tokens).log_softmax(-1)
+    for _ in range(2):
+        model.process_weights_()
+        torch.testing.assert_close(model(tokens).log_softmax(-1), before, rtol=0, atol=1e-5)
+
+
+def test_a_models_own_weights_load_back(linear_model, tokens):
+    before = linear_model(tokens)
+    weights = parameters_of(linear_model)
+    assert set(linear_model.state_dict()) == set(weights)
+    linear_model.load_and_process_state_dict(dict(weights), False, False, False)
+    assert torch.equal(linear_model(tokens), before)
+    assert not linear_model.weights_processed
+
+
+def test_another_dtype_is_named(linear_model):
+    weights = {**parameters_of(linear_model), "ln_final.w": torch.ones(16, dtype=torch.float16)}
+    with pytest.raises(CheckpointError, match=r"ln_final\.w is float16, expected float32"):
+        load_weights(linear_model, weights, "file")
 
 
 def test_processing_a_misnamed_state_dict_is_an_error(linear_model):

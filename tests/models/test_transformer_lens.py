@@ -17,7 +17,9 @@ def plain_twin(model):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         twin = HookedTransformer(model.cfg)
-    twin.load_state_dict(model.state_dict())
+    missing, unexpected = twin.load_state_dict(model.state_dict(), strict=False)
+    assert unexpected == []
+    assert {name.rpartition(".")[2] for name in missing} == {"mask", "IGNORE"}
     return twin
 
 

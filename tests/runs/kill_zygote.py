@@ -54,7 +54,7 @@ class Announce:
 def hang_in_save(pipe, number: int, where: str) -> None:
     """In the `number`-th atomic write, stop at a point inside it, say so, and wait to be killed."""
     count = 0
-    sync, replace, save = files._sync, os.replace, checkpoints.save_file
+    sync, replace, save = files.sync_to_disk, os.replace, checkpoints.save_file
 
     def stop():
         os.write(pipe, b"saving\n")
@@ -72,7 +72,7 @@ def hang_in_save(pipe, number: int, where: str) -> None:
                 stop()
         return call(*arguments, **named)
 
-    files._sync = lambda path: counted("sync", sync, path)
+    files.sync_to_disk = lambda path: counted("sync", sync, path)
     os.replace = lambda one, other: counted("replace", replace, one, other)
     checkpoints.save_file = lambda *a, **k: counted("half", save, *a, **k)
 

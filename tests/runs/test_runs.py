@@ -6,22 +6,32 @@ import errno
 import json
 import os
 import shutil
+import signal
 
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import mechplateau
 from mechplateau.config import RunConfig
 from mechplateau.errors import CheckpointError, ConfigError, RunError
 from mechplateau.models.transformer import parameters_of
-from mechplateau.runs import RunWriter, files, list_runs, load_checkpoint, load_run
+from mechplateau.runs import (
+    RunWriter,
+    checkpoints,
+    files,
+    list_runs,
+    load_checkpoint,
+    load_run,
+    unreadable_runs,
+)
 from mechplateau.runs.checkpoints import read_tensors, save_tensors
 from mechplateau.runs.phases import find_phases
 from mechplateau.runs.writer import checkpoint_description
-from mechplateau.training import train
+from mechplateau.training import RunInterrupted, train
 from mechplateau.training.measure import Measurer
 
 CONFIG = RunConfig.for_task(
@@ -178,6 +188,7 @@ def test_a_run_of_an_unregistered_task_is_one_clear_error(copied):
     with pytest.raises(ConfigError, match=r"unknown task 'os\.system'.*@register_task"):
         load_run(copied)
     assert list_runs(copied.parent) == []
+    assert "unknown task 'os.system'" in unreadable_runs(copied.parent)[copied.name]
 
 
 def test_phases_come_from_the_curve():
@@ -194,7 +205,7 @@ def test_phases_come_from_the_curve():
 def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):
     """The disk is full from the third checkpoint file on; with room again the same call goes on."""
     whole = train(CONFIG, runs_dir=tmp_path / "whole")
-    sync, count = files._sync, 0
+    sync, count = files.sync_to_disk, 0
 
     def full(path):
         nonlocal count
@@ -203,7 +214,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         sync(path)
 
-    monkeypatch.setattr(files, "_sync", full)
+    monkeypatch.setattr(files, "sync_to_disk", full)
     with pytest.raises(
         RunError, match=r"cannot be written \(No space left on device\); free space"
     ) as caught:
@@ -212,10 +223,88 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):
     root = tmp_path / "full" / CONFIG.run_name
     assert not list(root.rglob(".tmp-*"))
     assert load_run(root).steps == (0,)
-    monkeypatch.setattr(files, "_sync", sync)
+    monkeypatch.setattr(files, "sync_to_disk", sync)
     resumed = train(CONFIG, runs_dir=tmp_path / "full")
     pd.testing.assert_frame_equal(resumed.metrics, whole.metrics, check_exact=True)
     assert torch.equal(resumed.weights()["embed.W_E"], whole.weights()["embed.W_E"])
+
+
+def test_a_full_disk_in_safetensors_own_words_is_one_line(tmp_path, monkeypatch):
+    def full(*arguments, **named):
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    with pytest.raises(RunError, match=r"cannot be written \(.*No space left on device"):
+        train(CONFIG, runs_dir=tmp_path)
+    assert load_run(tmp_path / CONFIG.run_name).steps == ()
+
+
+def interrupted(tmp_path, step=4):
+    """A run stopped at a step; its folder."""
+
+    class Stop:
+        def on_step(self, reached, row):
+            if reached == step:
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(RunInterrupted):
+        train(CONFIG, runs_dir=tmp_path, listeners=[Stop()])
+    return tmp_path / CONFIG.run_name
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_lost_rows_are_made_again(tmp_path, left):
+    whole = train(CONFIG, runs_dir=tmp_path / "whole")
+    root = interrupted(tmp_path)
+    part = root / "metrics.part.jsonl"
+    part.write_text("".join(part.read_text().splitlines(keepends=True)[:left]))
+    resumed = train(CONFIG, runs_dir=tmp_path)
+    pd.testing.assert_frame_equal(resumed.metrics, whole.metrics, check_exact=True)
+
+
+def test_an_incomplete_optimizer_is_not_gone_on_with(tmp_path):
+    root = interrupted(tmp_path)
+    (path,) = (root / "resume").iterdir()
+    tensors, description = read_tensors(path)
+    tensors.pop("optimizer.0.exp_avg")
+    save_tensors(path, tensors, {name: value for name, value in description.items() if name != "format"})
+    with pytest.raises(CheckpointError, match="its optimizer is incomplete"):
+        train(CONFIG, runs_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda t, d: t.update({"ln_final.w": torch.ones(8, dtype=torch.float16)}),
+            "is float16, expected float32",
+        ),
+        (lambda t, d: t["unembed.b_U"].add_(1), "b_U is not zero"),
+        (lambda t, d: d.update({"processed": True}), "were processed"),
+        (lambda t, d: d["config"].update({"seed": 5}), "belongs to another run"),
+    ],
+)
+def test_a_checkpoint_that_is_not_the_runs_is_refused(copied, change, message):
+    path = copied / "checkpoints" / "step_000003.safetensors"
+    tensors, description = read_tensors(path)
+    change(tensors, description)
+    save_tensors(path, tensors, {name: value for name, value in description.items() if name != "format"})
+    with pytest.raises(CheckpointError, match=message):
+        load_run(copied).model(3)
+
+
+def test_what_cannot_be_opened_is_listed_with_its_reason(copied):
+    (copied / "config.yaml").write_bytes(b"\xff\xfe")
+    assert list_runs(copied.parent) == []
+    assert "cannot be read" in unreadable_runs(copied.parent)[copied.name]
+    with pytest.raises(RunError, match="cannot be read"):
+        load_run(copied)
+
+
+def test_a_finished_run_without_its_table_says_so(copied):
+    (copied / "metrics.parquet").unlink()
+    with pytest.raises(RunError, match=r"metrics\.parquet: missing"):
+        _ = load_run(copied).metrics
 
 
 def test_an_old_file_survives_a_failed_write(tmp_path):
@@ -235,7 +324,7 @@ def test_an_old_file_survives_a_failed_write(tmp_path):
 def test_a_damaged_resume_file_falls_back_and_a_torn_row_is_dropped(tmp_path):
     with RunWriter(CONFIG, tmp_path) as writer:
         writer.begin({"threads": 1})
-        for step in (0, 1, 2):
+        for step in range(3):
             writer.append({"step": step, "loss": 1.0})
         writer.save(2, {"w": torch.ones(2)}, {}, None, keep=True)
         writer.append({"step": 3, "loss": 0.5})

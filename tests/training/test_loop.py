@@ -17,7 +17,7 @@ from mechplateau.models.interventions import (
     register_intervention,
     scaled_entries,
 )
-from mechplateau.runs import RunWriter, load_run
+from mechplateau.runs import RunWriter, load_run, writer
 from mechplateau.training import RunInterrupted, loop, train
 from mechplateau.training.seeding import generator_for
 
@@ -176,6 +176,31 @@ def test_interventions_come_and_go_at_their_steps(tmp_path):
     assert EVENTS == [("on", 3), ("off", 3), ("on", 5), ("off", 5)]
 
 
+def test_what_begins_at_a_resumed_step_begins_once(tmp_path):
+    """An intervention's beginning was saved with the step it belongs to."""
+    config = tiny(interventions=[{"kind": "test_shift", "start": 5}])
+    whole = train(config, runs_dir=tmp_path / "whole")
+    _stopped_at(config, tmp_path / "cut", 5)
+    assert same_weights(whole, train(config, runs_dir=tmp_path / "cut"))
+
+
+@register_intervention
+class Shift(Intervention):
+    """Adds one to the embeddings where it begins."""
+
+    kind: str = "test_shift"
+
+    def check(self, task, model):
+        pass
+
+    def begin(self, model, task):
+        with torch.no_grad():
+            model.embed.W_E.add_(1)
+
+    def attach(self, model, task):
+        return Handle(lambda: None)
+
+
 def test_a_factor_of_one_is_bitwise_the_baseline(tmp_path, config):
     baseline = train(config, runs_dir=tmp_path)
     scaled = train(tiny(interventions=[{"kind": "attention_scale", "c": 1.0}]), runs_dir=tmp_path)
@@ -215,11 +240,14 @@ def test_threads_are_restored_and_recorded(tmp_path, config):
     run = train(config, runs_dir=tmp_path, threads=2)
     assert torch.get_num_threads() == before
     assert run.environment["sessions"][0]["threads"] == 2
-    with pytest.raises(UserError, match="threads: expected at least 1, got 0"):
-        train(tiny(seed=9), runs_dir=tmp_path, threads=0)
+    for threads in (0, -1, 10**11):
+        with pytest.raises(UserError, match=f"threads: expected 1 to 1024, got {threads}"):
+            train(tiny(seed=9), runs_dir=tmp_path, threads=threads)
+    assert not (tmp_path / tiny(seed=9).run_name).exists()
 
 
-def test_a_second_process_is_refused(tmp_path, config):
+def test_a_second_process_is_refused(tmp_path, config, monkeypatch):
+    monkeypatch.setattr(writer, "LOCK_PATIENCE", 0.3)
     with RunWriter(config, tmp_path), pytest.raises(RunError, match="another process is working on this run"):
         train(config, runs_dir=tmp_path)
 

@@ -131,13 +131,24 @@ def test_silent_attention_counts_as_zero_and_is_counted():
     assert row["apm_zero_count"] == 6
 
 
-def test_no_pair_is_null_and_a_loss_that_is_not_finite_too():
+def test_no_pair_is_null():
     task = MovingWindowSum(n=2, k=2, p=7, max_num=6)
     model = build_model(ModelConfig(d_model=8), vocab_size=8, n_ctx=5)
     assert Measurer(task, 1, "final", CPU).row(model, 0, task.sample(6))["cos_final"] is None
+
+
+@pytest.mark.parametrize("weight", ["unembed.W_U", "blocks.0.attn.W_V", "blocks.0.attn.W_Q", "embed.W_E"])
+def test_a_diverged_model_has_null_where_its_numbers_are_broken(weight):
+    model = build_model(ModelConfig(d_model=8), vocab_size=TASK.vocab_size, n_ctx=TASK.n_ctx)
     with torch.no_grad():
-        model.unembed.W_U.fill_(float("nan"))
-    assert Measurer(task, 1, "final", CPU).row(model, 0, task.sample(6))["loss"] is None
+        dict(model.named_parameters())[weight].fill_(float("nan"))
+    row = Measurer(TASK, 1, "all", CPU).row(model, 0, TASK.sample(6))
+    of_model = ["loss", "accuracy", "accuracy_out_1", "loss_out_1", "repetition", "entropy", "alpha_1"]
+    assert [row[name] for name in of_model] == [None] * len(of_model)
+    assert row["repetition_data"] is not None
+    if weight in ("blocks.0.attn.W_Q", "embed.W_E"):
+        assert row["apm_window"] is None
+        assert row["norm_L0_resid_post"] is None
 
 
 def test_maps_are_batch_means(model):

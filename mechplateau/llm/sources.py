@@ -247,9 +247,10 @@ class HubSource:
         }
         if not self._commits:
             raise CheckpointError(
-                f"{self.name}: {why} and no copy is in the cache; where there is a network, download each "
-                f"revision's config.json, tokenizer and *.safetensors (`hf download {self.name} --revision step512 "
-                "--local-dir SERIES/step512`), then give SERIES, the folder of these folders, in place of the name"
+                f"{self.name}: {why} and no copy is in the cache; where there is a network, download config.json, "
+                f"tokenizer and *.safetensors of each revision (`hf download {self.name} --revision REVISION "
+                "--local-dir SERIES/REVISION`, REVISION being step512 or stage1-step150-tokens1B, say), then give "
+                "SERIES, the folder of these folders, in place of the name"
             )
         self.notice = (
             f"{self.name}: {why}; only the {len(self._commits)} revisions in the local cache are listed"

@@ -225,7 +225,7 @@ def test_no_network_and_no_copy_is_one_clear_line(
     assert "\n" not in message
     assert message.startswith("EleutherAI/pythia-14m: ")
     assert ("HF_HUB_OFFLINE is set" in message) == offline
-    assert "hf download EleutherAI/pythia-14m --revision step512 --local-dir SERIES/step512" in message
+    assert "hf download EleutherAI/pythia-14m --revision REVISION --local-dir SERIES/REVISION" in message
     assert "then give SERIES, the folder of these folders, in place of the name" in message
 
 

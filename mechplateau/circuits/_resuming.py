@@ -154,22 +154,21 @@ class Resumer:
         if start:
             options["past_kv_cache"] = self._prefix(variants, start)
         if from_layer is None or not self._resumes:
-            inputs = self._inputs[:, start:].repeat(variants, 1)
+            inputs = _stacked(self._inputs[:, start:], variants)
             if start:
                 options["attention_mask"] = torch.ones_like(inputs)
             return self.model(inputs, **options)
-        residual = self._residual[from_layer][:, start:].repeat(variants, 1, 1)
+        residual = _stacked(self._residual[from_layer][:, start:], variants)
         return self.model(residual, start_at_layer=from_layer, **options)
 
     def _prefix(self, variants: int, start: int):
         from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
         from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
 
-        def earlier(activation: Tensor) -> Tensor:
-            return activation[:, :start].repeat(variants, 1, 1, 1)
-
         entries = [
-            TransformerLensKeyValueCacheEntry(earlier(keys), earlier(values))
+            TransformerLensKeyValueCacheEntry(
+                _stacked(keys[:, :start], variants), _stacked(values[:, :start], variants)
+            )
             for keys, values in zip(self._keys, self._values, strict=True)
         ]
         mask = torch.ones(variants * len(self._inputs), start, dtype=torch.int64, device=self._inputs.device)
@@ -185,6 +184,11 @@ class Resumer:
         cfg = self.model.cfg
         attention = 8 * cfg.n_heads * cfg.d_head + 3 * cfg.n_heads * self._inputs.shape[1]
         return 4 * (10 * cfg.d_model + attention + 3 * (cfg.d_mlp or 0) + 6 * cfg.d_vocab_out)
+
+
+def _stacked(tensor: Tensor, variants: int) -> Tensor:
+    """The batch, `variants` times over; itself, not a copy, where that is once."""
+    return tensor if variants == 1 else tensor.repeat(variants, *(1 for _ in tensor.shape[1:]))
 
 
 class _Slicing:

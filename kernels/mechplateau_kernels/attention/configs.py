@@ -57,7 +57,8 @@ def _tile(n_pos: int, d_head: int, d_v: int, widest: tuple[int, int], num_stages
         BT=positions,
         BD=chunk_of(d_head, widest[0]),
         BV=chunk_of(d_v, widest[1]),
-        num_warps=2 if positions == 16 else 4,
+        # A loop with a single turn is unrolled, and its operands crowd the registers of 4 warps.
+        num_warps=2 if positions == 16 else 8 if positions == 64 and min(d_head, d_v) <= 16 else 4,
         num_stages=num_stages,
     )
 

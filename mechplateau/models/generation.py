@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from transformer_lens.cache.key_value_cache_entry import TransformerLensKeyValueCacheEntry
 
 from mechplateau.errors import UserError
 from mechplateau.models.observation import observe
@@ -57,10 +56,7 @@ def generate_on(
     Returns:
         Tokens; −1 where the logits that decide them are not finite.
     """
-    entries = []
-    for record in seen.records:
-        keys, values = record.cache()
-        entries.append(TransformerLensKeyValueCacheEntry(keys[:, :prompt_length], values[:, :prompt_length]))
+    entries = [_Cache(*record.cache(), prompt_length, n_outputs - 1) for record in seen.records]
     logits = seen.logits[:, prompt_length - 1]
     outputs, defined = [logits.argmax(dim=-1)], [logits.isfinite().all(dim=-1)]
     for position in range(prompt_length, prompt_length + n_outputs - 1):
@@ -70,11 +66,38 @@ def generate_on(
     return torch.stack(outputs, dim=1).where(torch.stack(defined, dim=1), -1)
 
 
+class _Cache:
+    """Keys and values of one layer, with room for what is to come.
+
+    Has what attention asks of TransformerLens's own cache entry, which copies everything at every token.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, filled: int, room: int):
+        batch, _, heads, width = keys.shape
+        self._keys, self._values = (
+            kept.new_empty(batch, filled + room, heads, width) for kept in (keys, values)
+        )
+        self._keys[:, :filled] = keys[:, :filled].detach()
+        self._values[:, :filled] = values[:, :filled].detach()
+        self._filled = filled
+
+    @property
+    def past_keys(self) -> Tensor:
+        return self._keys[:, : self._filled]
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Add the next token's; returns all so far."""
+        self._keys[:, self._filled : self._filled + 1] = keys.detach()
+        self._values[:, self._filled : self._filled + 1] = values.detach()
+        self._filled += 1
+        return self._keys[:, : self._filled], self._values[:, : self._filled]
+
+
 def _step(
     model: PlateauTransformer,
     token: Int[Tensor, "batch 1"],
     position: int,
-    entries: Sequence[TransformerLensKeyValueCacheEntry],
+    entries: Sequence[_Cache],
 ) -> Float[Tensor, "batch vocab"]:
     """Logits after one more token: HookedTransformer.forward with a cache, less its padding machinery."""
     residual = model.hook_embed(model.embed(token)) + model.hook_pos_embed(model.pos_embed(token, position))

@@ -43,7 +43,7 @@ class Phases:
         if step is None:
             known = ", ".join(str(step) for step in self.steps)
             raise RunError(
-                f"no plateau was found ({self.plateau.reason}), so none is during; steps kept: {known}"
+                f"no plateau was found, so no step is during it; steps kept: {known}. {self.plateau.reason}"
             )
         return step
 

@@ -123,9 +123,8 @@ class RunWriter:
             **{f"model.{name}": tensor for name, tensor in weights.items()},
             **{f"optimizer.{name}": tensor for name, tensor in optimizer.items()},
         }
-        save_tensors(
-            self.layout.resume(step), together, {"step": step, "config_hash": self.config.content_hash()}
-        )
+        description = {"step": step, "config_hash": self.config.content_hash(), "tensors": sorted(together)}
+        save_tensors(self.layout.resume(step), together, description)
         for older in self.layout.resume_steps():
             if older != step:
                 self.layout.resume(older).unlink(missing_ok=True)
@@ -153,9 +152,12 @@ class RunWriter:
         """Take the newest readable file to go on from, and drop the rows and checkpoints after it."""
         for step in reversed(self.layout.resume_steps()):
             try:
-                self._resume = read_tensors(self.layout.resume(step))
+                tensors, description = read_tensors(self.layout.resume(step))
             except CheckpointError:
                 continue
+            if sorted(tensors) != description.get("tensors") or description.get("step") != step:
+                continue  # not what was saved: an optimizer that lost a tensor would silently begin it anew
+            self._resume = tensors, description
             self.resume_step = step
             break
         rows = table.read_part(self.layout.metrics_part)

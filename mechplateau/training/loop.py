@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from mechplateau.config import RunConfig
-from mechplateau.errors import CheckpointError, UserError
+from mechplateau.errors import UserError
 from mechplateau.models.interventions import Handle, Intervention
 from mechplateau.runs import Run, RunWriter, load_run
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
@@ -119,23 +119,10 @@ class _Trainer:
             load_weights(self.model, _part(tensors, "model."), str(writer.layout.resume(self.step)))
             groups = self.optimizer.state_dict()["param_groups"]
             state = unflatten_state(_part(tensors, "optimizer."))
-            self._check_state(state, groups)
             self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.measurer = Measurer(self.task, config.model.n_layers, config.evaluation.locations, device)
         self.kept = checkpoint_steps(config.checkpoints, config.training.steps)
         self.attached: dict[Intervention, Handle] = {}
-
-    def _check_state(self, state: dict[int, dict[str, torch.Tensor]], groups: list[dict[str, Any]]) -> None:
-        """Raise where the saved optimizer lacks what its next step would silently begin anew."""
-        kind, momentum = self.config.training.optimizer, self.config.training.momentum
-        wanted = {"sgd": {"momentum_buffer"} if momentum else set()}.get(
-            kind, {"step", "exp_avg", "exp_avg_sq"}
-        )
-        parameters = [index for group in groups for index in group["params"]] if self.step and wanted else []
-        if set(state) != set(parameters) or any(set(state[index]) != wanted for index in parameters):
-            raise CheckpointError(
-                f"{self.writer.layout.resume(self.step)}: its optimizer is incomplete; delete the run and train again"
-            )
 
     def run(self, listeners: Sequence[Listener]) -> None:
         training = self.config.training

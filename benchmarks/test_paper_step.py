@@ -16,6 +16,7 @@ from mechplateau import metrics
 from mechplateau.config import RunConfig
 from mechplateau.models import build_model, generate
 from mechplateau.training.measure import Measurer
+from mechplateau.training.memory import freed_memory_kept
 from mechplateau.training.optimizers import build_optimizer
 from mechplateau.training.step import update
 
@@ -69,6 +70,13 @@ class OurWay:
     def whole_step(self, paper=False):
         self.train()
         return self.measure(paper)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept_memory():
+    """As in the training loop, and for both sides, since they share a process."""
+    with freed_memory_kept():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from mechplateau.training.cadence import checkpoint_steps, is_measured
 from mechplateau.training.graphed import GraphedUpdate, check_graph
 from mechplateau.training.interrupt import RunInterrupted, interruptible
 from mechplateau.training.measure import PAPER_FRESH, Measurer
+from mechplateau.training.memory import freed_memory_kept
 from mechplateau.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from mechplateau.training.seeding import generator_for
 from mechplateau.training.step import update
@@ -70,7 +71,8 @@ def train(
     place = check_request(config, device, threads, cuda_graph)
     with RunWriter(config, Path(runs_dir)) as writer:
         if not writer.finished:
-            with _threads(threads if threads is not None else writer.recorded_threads()):
+            number = threads if threads is not None else writer.recorded_threads()
+            with _threads(number), freed_memory_kept():
                 _Trainer(config, writer, place, cuda_graph).run(listeners)
         return load_run(writer.layout.root)
 

@@ -10,7 +10,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c '$(SUPPORTED)' >/dev/null 2>&1 && { echo $$p; break; }; done)
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: setup demo test test-slow check benchmarks lock clean
+.PHONY: setup demo demo-llm test test-slow check benchmarks lock clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,9 @@ $(STAMP): requirements.lock pyproject.toml
 
 demo: $(STAMP)
 	$(BIN)/mechplateau demo --runs-dir $(RUNS)
+
+demo-llm: $(STAMP)
+	$(BIN)/mechplateau llm demo --runs-dir $(RUNS)
 
 test: check
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal

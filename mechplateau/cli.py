@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from mechplateau.cli_llm import llm
 from mechplateau.errors import UserError
 
 if TYPE_CHECKING:
@@ -193,6 +194,9 @@ def demo(runs_dir: RunsDir = Path("runs"), device: Device = "cpu", threads: Thre
     path = save_report(run)
     print_run(run)
     print(f"Report: {path}")
+
+
+app.command()(llm)
 
 
 def main() -> NoReturn:

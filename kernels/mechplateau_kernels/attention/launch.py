@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .._launch import LAUNCH_OPTIONS, allocate, unit_stride
 from . import tile
-from .configs import Options, TileConfig, backward_config, forward_config
+from .configs import Options, TileConfig, backward_config, effective_precision, forward_config
 
 __all__ = ["backward", "forward"]
 
@@ -20,8 +20,12 @@ def _strides(x: Tensor) -> tuple[int, int, int]:
     return x.stride(0), x.stride(1), x.stride(2)
 
 
-def _mode(q: Tensor, options: Options) -> str:
-    return options.precision if q.dtype == torch.float32 else str(q.dtype).removeprefix("torch.")
+def _settled(q: Tensor, v: Tensor, options: Options) -> tuple[Options, str]:
+    """The options as the kernel takes them, and the name its block sizes are found under."""
+    if q.dtype != torch.float32:
+        return options, str(q.dtype).removeprefix("torch.")
+    precision = effective_precision(options.precision, q.shape[3], v.shape[3])
+    return options._replace(precision=precision), precision
 
 
 def _constants(config: TileConfig, q: Tensor, v: Tensor, options: Options) -> dict[str, Any]:
@@ -58,7 +62,8 @@ def forward(
     output = allocate((batch, pos, heads, v.shape[3]), v.dtype, v.device)
     row_mass = allocate((batch, heads, pos), torch.float32, q.device)
     set_mass = allocate((batch, heads, options.n_sets, pos), torch.float32, q.device)
-    config = forward_config(_mode(q, options), pos, q.shape[3], v.shape[3])
+    options, mode = _settled(q, v, options)
+    config = forward_config(mode, pos, q.shape[3], v.shape[3])
     tile.forward_kernel[(batch * heads * (config.BT // config.BM),)](
         q, k, v, q if bits is None else bits, row_mass if c_tensor is None else c_tensor,
         output, row_mass, set_mass, options.scale, options.c, pos, heads,
@@ -90,7 +95,8 @@ def backward(
     # Masses are small, and their gradients often expanded scalars.
     grad_row = None if grad_row is None else grad_row.contiguous()
     grad_set = None if grad_set is None or options.n_sets == 0 else grad_set.contiguous()
-    config = backward_config(_mode(q, options), pos, d_head, v.shape[3])
+    options, mode = _settled(q, v, options)
+    config = backward_config(mode, pos, d_head, v.shape[3])
     blocks = config.BT // config.BM
     kernels = (
         (tile.backward_kernel,) if blocks == 1 else (tile.backward_rows_kernel, tile.backward_columns_kernel)

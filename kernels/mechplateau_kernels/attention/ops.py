@@ -13,7 +13,7 @@ from .._dispatch import full_precision
 from .._library import define, define_vmap, fold, unfold
 from .._selfcheck import trusted
 from . import reference
-from .configs import Options, effective_precision
+from .configs import Options
 
 __all__ = ["fused_linear_attention"]
 
@@ -40,16 +40,16 @@ def _by_reference(
         return reference.linear_attention(q, k, v, options.scale, options.causal, chosen, c, sets)
 
 
-def _options(q: Tensor, v: Tensor, flags: tuple[Any, ...]) -> Options:
+def _options(dtype: torch.dtype, flags: tuple[Any, ...]) -> Options:
     """The flags with the precision settled: here, when the operation runs, since a trace cannot ask for it."""
     options = Options(*flags)
-    if q.dtype != torch.float32:
+    if dtype != torch.float32:
         # tf32 is exact for float16 operands, and bfloat16 never multiplies as float32.
         return options._replace(precision="tf32")
-    precision = options.precision
-    if precision == "auto":
-        precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-    return options._replace(precision=effective_precision(precision, q.shape[3], v.shape[3]))
+    if options.precision == "auto":
+        exact = torch.get_float32_matmul_precision() == "highest"
+        return options._replace(precision="tf32x3" if exact else "tf32")
+    return options
 
 
 def _configuration(q: Tensor, v: Tensor, options: Options) -> tuple[Any, ...]:
@@ -62,7 +62,7 @@ def _forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     from . import check, launch
 
-    options = _options(q, v, flags)
+    options = _options(q.dtype, flags)
     if trusted("linear_attention", q.device, _configuration(q, v, options), check.forward_is_exact):
         return launch.forward(q, k, v, bits, c_tensor, options)
     output, row_mass, set_mass = _by_reference(q, k, v, bits, c_tensor, options)
@@ -86,7 +86,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     from . import check, launch
 
-    options = _options(q, v, flags)
+    options = _options(q.dtype, flags)
     configuration = (*_configuration(q, v, options), grad_row is not None, grad_set is not None)
     if trusted("linear_attention_backward", q.device, configuration, check.backward_is_exact):
         return launch.backward(grad_output, grad_row, grad_set, q, k, v, bits, c_tensor, options)

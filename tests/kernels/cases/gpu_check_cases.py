@@ -32,7 +32,7 @@ def test_correct_kernels_pass():
     rows = filled(gpu_correctness.exact_integers, "cpu", [(5, 16, 24)], MODES)
     rows += filled(gpu_correctness.tolerances, "cpu", [(2, 5, 1, 16, 3)], MODES)
     rows += filled(gpu_correctness.cosine_tolerances, "cpu", [(2, 5, 20), (1, 1, 16)])
-    rows += filled(gpu_correctness.determinism, "cpu", runs=2, batch=1)
+    rows += filled(gpu_correctness.determinism, "cpu", runs=2, batch=1, positions=(5,))
     assert all(row["ok"] for row in rows), rows
 
 
@@ -86,6 +86,6 @@ def test_a_wrong_kernel_gets_no_time():
 
 def test_trajectory():
     sizes = baseline.Sizes(n=3, d_model=8, batch=2)
-    (row,) = filled(gpu_step.trajectory, "cpu", sizes, 10)
+    (row,) = filled(gpu_step.trajectory, "cpu", sizes, 5)
     assert row["ok"]
     assert "linear_attention" in mk.backend_report()["used"]

@@ -1,0 +1,86 @@
+"""The notebooks: stripped of outputs, public names only, and each runs from its first cell to its last, small."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+NAMES = (
+    "00_train_and_look",
+    "01_open_a_checkpoint",
+    "02_who_carries_the_plateau",
+    "03_composition_and_probes",
+    "04_attention_transfer",
+    "05_your_own_task",
+    "06_kernels",
+)
+SECONDS_A_CELL = 180
+
+
+def read(name):
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+
+
+def code(book):
+    return [cell.source for cell in book.cells if cell.cell_type == "code"]
+
+
+def test_these_are_all():
+    assert tuple(sorted(path.stem for path in FOLDER.glob("*.ipynb"))) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_are_valid_stripped_and_say_what_they_show(name):
+    book = read(name)
+    nbformat.validate(book)
+    first = book.cells[0]
+    assert first.cell_type == "markdown"
+    title, _, rest = first.source.partition("\n")
+    assert title.startswith("# ")
+    assert rest.strip().startswith("Shows: ")
+    for cell in book.cells:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_use_public_names_only(name):
+    ours = ("mechplateau", "mechplateau_kernels")
+    for source in code(read(name)):
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ours:
+                module = importlib.import_module(node.module)
+                assert not any(part.startswith("_") for part in node.module.split("."))
+                for alias in node.names:
+                    assert alias.name in getattr(module, "__all__", [alias.name]), (node.module, alias.name)
+                    assert not alias.name.startswith("_")
+            if isinstance(node, ast.Attribute) and not node.attr.startswith("__"):
+                assert not node.attr.startswith("_"), node.attr
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Where the runs of all notebooks lie: what one has trained, the next one finds."""
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_run(name, runs, tmp_path, monkeypatch):
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("MECHPLATEAU_RUNS", str(runs))
+    monkeypatch.delenv("MECHPLATEAU_FULL", raising=False)
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setenv("MPLCONFIGDIR", os.environ.get("MPLCONFIGDIR", str(tmp_path / "matplotlib")))
+    book = read(name)
+    NotebookClient(
+        book, timeout=SECONDS_A_CELL, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+    ).execute()
+    assert all(cell.execution_count for cell in book.cells if cell.cell_type == "code")
+    assert any(cell.get("outputs") for cell in book.cells)

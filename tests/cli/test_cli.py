@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import signal
 import socket
@@ -29,9 +30,12 @@ TINY = [
 
 
 @pytest.fixture
-def run_cli(monkeypatch, capsys, tmp_path):
+def run_cli(monkeypatch, capsys, tmp_path, request):
     """Call the command in this process: returns exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
+    logger = logging.getLogger("mechplateau_kernels")
+    # The command quiets it for its whole process, which here goes on with other tests.
+    request.addfinalizer(lambda level=logger.level: logger.setLevel(level))
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["mechplateau", *arguments])

@@ -30,12 +30,12 @@ TINY = [
 
 
 @pytest.fixture
-def run_cli(monkeypatch, capsys, tmp_path, request):
+def run_cli(monkeypatch, capsys, tmp_path):
     """Call the command in this process: returns exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
     logger = logging.getLogger("mechplateau_kernels")
     # The command quiets it for its whole process, which here goes on with other tests.
-    request.addfinalizer(lambda level=logger.level: logger.setLevel(level))
+    level = logger.level
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["mechplateau", *arguments])
@@ -44,7 +44,8 @@ def run_cli(monkeypatch, capsys, tmp_path, request):
         captured = capsys.readouterr()
         return int(caught.value.code or 0), captured.out, captured.err
 
-    return call
+    yield call
+    logger.setLevel(level)
 
 
 def command(*arguments: str) -> list[str]:

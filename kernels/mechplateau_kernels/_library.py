@@ -19,9 +19,21 @@ def define(schema: str, implementation: Callable[..., Any], fake: Callable[..., 
     """Register `mechplateau::<schema>`; on the CPU it runs in Triton's interpreter."""
     _LIBRARY.define(schema)
     name = schema.split("(", 1)[0]
-    _LIBRARY.impl(name, implementation, "CUDA")
+    _LIBRARY.impl(name, _on_its_device(implementation), "CUDA")
     _LIBRARY.impl(name, implementation, "CPU")
     torch.library.register_fake(f"mechplateau::{name}", fake, lib=_LIBRARY)
+
+
+def _on_its_device(implementation: Callable[..., Any]) -> Callable[..., Any]:
+    """Triton launches on the current device, which need not be the tensors'."""
+
+    def run(first: Tensor, *rest: Any) -> Any:
+        if first.device.index == torch.cuda.current_device():
+            return implementation(first, *rest)
+        with torch.cuda.device(first.device):
+            return implementation(first, *rest)
+
+    return run
 
 
 def define_vmap(name: str, rule: Callable[..., Any]) -> None:

@@ -40,14 +40,13 @@ def test_a_full_swap_is_the_donor(two_models, tokens):
     other = inputs.flip(0).roll(1, dims=1)
     expected = model(other)
     last = model.cfg.n_layers - 1
-    if model.cfg.positional_embedding_type == "shortformer":  # positions are beside the residual stream there
-        pytest.skip("positions do not pass through the residual stream")
-    for hook in (
+    hooks = [
         "blocks.0.hook_resid_pre",
         f"blocks.{last}.hook_resid_post",
         "unembed.hook_in",
         "unembed.hook_out",
-    ):
+    ]
+    for hook in hooks:
         given = activations(model, other, [hook])[hook]
         assert (model(inputs) - expected).abs().max() > 0.1
         torch.testing.assert_close(

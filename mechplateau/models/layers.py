@@ -42,8 +42,8 @@ class LookupEmbed(Embed):
         return F.embedding(tokens, self.W_E)
 
 
-class BroadcastPosEmbed(PosEmbed):
-    """Learned positions; a batch shares one copy unless padding makes positions differ."""
+class RepeatedPosEmbed(PosEmbed):
+    """Learned positions, copied once for each sequence, so that a hook may edit them in place."""
 
     def forward(
         self,
@@ -54,7 +54,7 @@ class BroadcastPosEmbed(PosEmbed):
         if attention_mask is not None and not bool(attention_mask.all()):
             return super().forward(tokens, past_kv_pos_offset, attention_mask)
         batch, length = tokens.shape
-        return self.W_pos[past_kv_pos_offset : past_kv_pos_offset + length].expand(batch, -1, -1)
+        return self.W_pos[past_kv_pos_offset : past_kv_pos_offset + length].repeat(batch, 1, 1)
 
 
 class FusedGeluMLP(MLP):
@@ -104,11 +104,11 @@ def replace_components(block: TransformerBlock) -> None:
 
 
 __all__ = [
-    "BroadcastPosEmbed",
     "FusedGeluMLP",
     "FusedLayerNorm",
     "LookupEmbed",
     "OnceNormedBlock",
+    "RepeatedPosEmbed",
     "gelu_new",
     "observed",
     "replace_components",

@@ -24,10 +24,10 @@ from mechplateau.models.attention import LinearAttention, SoftmaxAttention
 from mechplateau.models.config import ModelConfig
 from mechplateau.models.generation import generate_on
 from mechplateau.models.layers import (
-    BroadcastPosEmbed,
     FusedLayerNorm,
     LookupEmbed,
     OnceNormedBlock,
+    RepeatedPosEmbed,
     replace_components,
 )
 from mechplateau.models.observation import observe
@@ -71,7 +71,7 @@ class PlateauTransformer(HookedTransformer):
             super().__init__(cfg, move_to_device=False)
         self.model_config = config
         self.embed = LookupEmbed(self.cfg)
-        self.pos_embed = BroadcastPosEmbed(self.cfg)
+        self.pos_embed = RepeatedPosEmbed(self.cfg)
         attention = LinearAttention if config.attention == "linear" else SoftmaxAttention
         for layer in range(config.n_layers):
             block: TransformerBlock = OnceNormedBlock(self.cfg, layer)

@@ -117,6 +117,21 @@ def test_head_results_sum_to_the_output(model, tokens):
     torch.testing.assert_close(total, cache["blocks.0.hook_attn_out"], rtol=0, atol=1e-5)
 
 
+def test_positions_can_be_edited_in_place(model, tokens):
+    """As much TransformerLens code does; the edit of one sequence leaves the others alone."""
+
+    def silence_first(positions, hook):
+        positions[0] = 0
+        return positions
+
+    before = model(tokens)
+    with torch.no_grad():
+        after = model.run_with_hooks(tokens, fwd_hooks=[("hook_pos_embed", silence_first)])
+    assert not torch.allclose(after[0], before[0])
+    assert torch.equal(after[1:], before[1:])
+    assert torch.equal(model(tokens), before)
+
+
 def test_split_inputs_and_padding_still_work(model, tokens):
     plain = model(tokens)
     model.set_use_split_qkv_input(True)

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from mechplateau.errors import ConfigError
 from mechplateau.models import initialization as initialization  # registers its interventions
+from mechplateau.models import progress_reward as progress_reward  # registers its intervention
 from mechplateau.models.config import ModelConfig
 from mechplateau.models.interventions import Intervention, intervention_class
 from mechplateau.schema import Config
@@ -52,16 +53,27 @@ class TrainingConfig(Config):
 
     steps: int = Field(400, ge=1, le=10**9)
     """Number of updates."""
+    stop_past_solved: float | None = Field(None, ge=0, le=1000)
+    """End early, at the first measured step that is this share (0.2: a fifth) past the first one with an
+    accuracy of at least 0.95; null: never. The learning-rate schedule still counts on `steps`."""
     batch_size: int = Field(256, ge=1, le=2**20)
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer: Literal["adam", "adamw", "sgd", "muon"] = "adam"
+    """muon: torch's Muon on the matrices of attention and MLP, AdamW on everything else."""
     lr: float = Field(1e-4, gt=0)
-    """Learning rate, after any warm-up."""
+    """Learning rate, after any warm-up; with muon, of its AdamW part."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Adam's and AdamW's averages."""
     weight_decay: float = Field(0.0, ge=0)
-    """adamw: decoupled, on the linear layers' weights only; sgd, adam: L2, on all parameters."""
+    """adamw: decoupled, on the linear layers' weights only; sgd, adam: L2, on all parameters; muon: decoupled,
+    on the matrices that Muon trains."""
     momentum: float = Field(0.0, ge=0, lt=1)
     """sgd only."""
+    muon_lr: float = Field(0.02, gt=0)
+    """muon only: learning rate of the matrices that Muon trains; a schedule acts on both rates."""
+    muon_momentum: float = Field(0.95, ge=0, lt=1)
+    """muon only."""
+    muon_ln_final: bool = True
+    """muon only: train the final LayerNorm; false: keep it at its initial value, as the authors' groups do."""
     schedule: Literal["constant", "warmup", "warmup_cosine"] = "constant"
     """warmup: linear from 0 over warmup_steps, then constant; warmup_cosine: then a cosine to 0."""
     warmup_steps: int = Field(200, ge=1)

@@ -75,6 +75,10 @@ class Intervention(Config):
     def begin(self, model: PlateauTransformer, task: Task) -> None:
         """Change weights, once, at step `start`, before `attach`; a run that is gone on with has had it."""
 
+    def progress_weight(self, step: int) -> float:
+        """What the update from `step` on takes off its loss for each unit of attention progress."""
+        return 0.0
+
     @abstractmethod
     def attach(self, model: PlateauTransformer, task: Task) -> Handle:
         """Put it into effect on `model`."""

@@ -133,14 +133,19 @@ class RunWriter:
         """Note that the run was stopped at `step`, which has been saved."""
         self._set_state("interrupted", step)
 
-    def finish(self, environment: Mapping[str, Any]) -> None:
-        """Compact the table, note the end and what was used, and delete what was kept to go on from."""
+    @property
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        """The rows of metrics so far."""
+        return self._rows
+
+    def finish(self, step: int, environment: Mapping[str, Any]) -> None:
+        """Compact the table, note the end (at `step`) and what was used, and delete what was kept to go on from."""
         table.compact(self.layout.metrics, self._rows)
         record = read_json(self.layout.environment)
         if record.get("sessions"):
             record["sessions"][-1] |= {**environment, "finished": _now()}
             write_text(self.layout.environment, _json(record))
-        self._set_state("finished", self.config.training.steps)
+        self._set_state("finished", step)
         self.finished = True
         with suppress(OSError):  # only leftovers: the run is complete whether they go or stay
             self.layout.metrics_part.unlink(missing_ok=True)

@@ -1,14 +1,42 @@
 """Tasks: what a model learns. One file a family; each registers itself by name."""
 
-from mechplateau.tasks.base import Target, Task, pairs_among, register_task, task_class, task_names
+from mechplateau.tasks.addition import Addition
+from mechplateau.tasks.base import (
+    Target,
+    Task,
+    mask_of,
+    pairs_among,
+    register_task,
+    sample_numbers,
+    sequences,
+    task_class,
+    task_names,
+)
+from mechplateau.tasks.concat import ConcatenatedWindows
+from mechplateau.tasks.copying import Copy, Reverse
+from mechplateau.tasks.histogram import Histogram
 from mechplateau.tasks.mws import MovingWindowSum
+from mechplateau.tasks.permutation import Permutation
+from mechplateau.tasks.prefix import PrefixSum
+from mechplateau.tasks.repeat import Repeat
 
 __all__ = [
+    "Addition",
+    "ConcatenatedWindows",
+    "Copy",
+    "Histogram",
     "MovingWindowSum",
+    "Permutation",
+    "PrefixSum",
+    "Repeat",
+    "Reverse",
     "Target",
     "Task",
+    "mask_of",
     "pairs_among",
     "register_task",
+    "sample_numbers",
+    "sequences",
     "task_class",
     "task_names",
 ]

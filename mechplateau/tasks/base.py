@@ -8,7 +8,7 @@ Nothing about a task is written anywhere else.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -127,13 +127,36 @@ class Task(Config):
         """Outputs that are learnt early, on the plateau; None where none is known."""
         return None
 
+    @property
+    def output_parts(self) -> Mapping[str, int]:
+        """Ways to cut the outputs into equal parts (name → how many) in each of which repetition is measured too."""
+        return {}
+
+    @property
+    def counts_values(self) -> bool:
+        """Whether it is measured that each value occurs as often as it should, wherever it stands."""
+        return False
+
+    @property
+    def number_tokens(self) -> range:
+        """Tokens that stand for the number they are."""
+        return range(0)
+
+    @property
+    def separator(self) -> int | None:
+        """The token between prompt and outputs, where there is one that says nothing else."""
+        return None
+
     def token_map(self, source: Task) -> Mapping[int, int] | None:
         """Which of this task's tokens mean the same as which of another's: own token → token of `source`.
 
-        What a model learned about those tokens can be moved between the two. None: nothing is stated, not even for
-        equal vocabularies.
+        What a model learned about those tokens can be moved between the two: numbers that both have, and the
+        separators. None: nothing is shared, not even between equal vocabularies.
         """
-        return None
+        shared = {token: token for token in self.number_tokens if token in source.number_tokens}
+        if shared and self.separator is not None and source.separator is not None:
+            shared[self.separator] = source.separator
+        return shared or None
 
 
 _TaskType = TypeVar("_TaskType", bound=Task)
@@ -177,8 +200,42 @@ def task_class(name: object) -> type[Task]:
     return _REGISTRY[name]
 
 
-def pairs_among(outputs: list[int], n_outputs: int) -> Bool[Tensor, "n_outputs n_outputs"]:
+def sample_numbers(
+    batch: int,
+    n: int,
+    largest: int,
+    generator: torch.Generator,
+    device: torch.device,
+    *,
+    repeats: bool = True,
+) -> Int[Tensor, "batch n"]:
+    """Numbers 1 … largest, uniform and independent, or (`repeats=False`) all different within a sequence."""
+    if repeats:
+        return torch.randint(1, largest + 1, (batch, n), generator=generator, device=device)
+    order = torch.rand(batch, largest, generator=generator, device=device).argsort(dim=1)
+    return order[:, :n] + 1
+
+
+def sequences(*parts: Tensor | int) -> Int[Tensor, "batch seq"]:
+    """Join `[batch, …]` parts; an int is one column of that token."""
+    first = next(part for part in parts if isinstance(part, Tensor))
+    return torch.cat(
+        [part if isinstance(part, Tensor) else first.new_full((len(first), 1), part) for part in parts], dim=1
+    )
+
+
+def mask_of(
+    sources: Sequence[Iterable[int]], n_input: int, device: torch.device
+) -> Bool[Tensor, "1 rows n_input"]:
+    """The mask of a target that is the same for every sequence, from each row's source positions."""
+    mask = torch.zeros(1, len(sources), n_input, dtype=torch.bool)
+    for row, positions in enumerate(sources):
+        mask[0, row, list(positions)] = True
+    return mask.to(device)
+
+
+def pairs_among(outputs: Iterable[int], n_outputs: int) -> Bool[Tensor, "n_outputs n_outputs"]:
     """All pairs i > j among the named outputs, as a mask."""
     chosen = torch.zeros(n_outputs, dtype=torch.bool)
-    chosen[outputs] = True
+    chosen[list(outputs)] = True
     return torch.tril(chosen[:, None] & chosen[None, :], diagonal=-1)

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from mechplateau.tasks.base import Target, Task, pairs_among, register_task
+from mechplateau.tasks.base import Target, Task, pairs_among, register_task, sample_numbers, sequences
 
 
 @register_task
@@ -62,12 +62,11 @@ class MovingWindowSum(Task):
     def _sample(
         self, batch: int, generator: torch.Generator, device: torch.device
     ) -> Int[Tensor, "batch seq"]:
-        x = torch.randint(1, self.max_num + 1, (batch, self.n), generator=generator, device=device)
+        x = sample_numbers(batch, self.n, self.max_num, generator, device)
         # A window's sum is the difference of two running sums.
         running = torch.nn.functional.pad(x.cumsum(dim=1), (1, 0))
         windows = running[:, self.k :] - running[:, : self.n + 1 - self.k]
-        separator = torch.full((batch, 1), self.p, dtype=x.dtype, device=device)
-        return torch.cat([x, separator, x[:, : self.k - 1], windows % self.p], dim=1)
+        return sequences(x, self.p, x[:, : self.k - 1], windows % self.p)
 
     def attention_targets(self, tokens: Int[Tensor, "batch seq"]) -> tuple[Target, ...]:
         row = torch.arange(self.n, device=tokens.device)[:, None]
@@ -79,14 +78,16 @@ class MovingWindowSum(Task):
 
     @property
     def collapse_pairs(self) -> Mapping[str, Bool[Tensor, "n_outputs n_outputs"]]:
-        return {"": pairs_among(list(range(self.k - 1, self.n)), self.n)}
+        return {"": pairs_among(range(self.k - 1, self.n), self.n)}
 
     @property
     def partial_outputs(self) -> tuple[int, ...]:
         return tuple(range(self.k - 1))
 
-    def token_map(self, source: Task) -> Mapping[int, int] | None:
-        """Numbers that both tasks have, whatever the window, and the separators."""
-        if not isinstance(source, MovingWindowSum):
-            return None
-        return {**{number: number for number in range(min(self.p, source.p))}, self.p: source.p}
+    @property
+    def number_tokens(self) -> range:
+        return range(self.p)
+
+    @property
+    def separator(self) -> int:
+        return self.p

@@ -14,8 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import mechplateau_kernels as mk
-from mechplateau.config import TrainingConfig
+from mechplateau.config import RunConfig, TrainingConfig
 from mechplateau.errors import UserError
+from mechplateau.models.progress_reward import ProgressReward
 from mechplateau.training.step import update
 
 logger = logging.getLogger("mechplateau")
@@ -57,14 +58,17 @@ class GraphedUpdate:
         return update(self._model, self._optimizer, tokens, self._config.clip_norm, self._config.precision)
 
 
-def check_graph(device: torch.device, config: TrainingConfig) -> None:
+def check_graph(device: torch.device, config: RunConfig) -> None:
     """Raise UserError where a CUDA graph cannot hold the update."""
     if device.type != "cuda":
         raise UserError(
             f"--cuda-graph: needs a CUDA device, got {device}; leave it out, or give --device cuda"
         )
-    if config.optimizer not in ("adam", "adamw"):
-        raise UserError(f"--cuda-graph: works with adam and adamw, got {config.optimizer}; leave it out")
+    optimizer = config.training.optimizer
+    if optimizer not in ("adam", "adamw"):
+        raise UserError(f"--cuda-graph: works with adam and adamw, got {optimizer}; leave it out")
+    if any(isinstance(intervention, ProgressReward) for intervention in config.interventions):
+        raise UserError("--cuda-graph: a progress_reward changes its weight from step to step; leave one out")
 
 
 def has_hooks(model: nn.Module) -> bool:

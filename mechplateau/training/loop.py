@@ -6,10 +6,10 @@ measuring never changes what is trained.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -26,9 +26,12 @@ from mechplateau.training.measure import PAPER_FRESH, Measurer
 from mechplateau.training.memory import freed_memory_kept
 from mechplateau.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from mechplateau.training.seeding import generator_for
-from mechplateau.training.step import update
+from mechplateau.training.step import Reward, update
+from mechplateau.training.targets import AttentionTargets
 
 MOST_THREADS = 1024
+SOLVED = 0.95
+"""Accuracy from which a task counts as solved, for `training.stop_past_solved`."""
 
 Row = dict[str, float | int | None]
 
@@ -90,7 +93,7 @@ def check_request(
             "(AVX512-BF16, AMX); use float32"
         )
     if cuda_graph:
-        check_graph(place, config.training)
+        check_graph(place, config)
     return place
 
 
@@ -124,7 +127,11 @@ class _Trainer:
             self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.measurer = Measurer(self.task, config.model.n_layers, config.evaluation.locations, device)
         self.kept = checkpoint_steps(config.checkpoints, config.training.steps)
+        self.progress = AttentionTargets(self.task, config.model.n_layers, device)
         self.attached: dict[Intervention, Handle] = {}
+        self.solved: int | None = None
+        for row in writer.rows:
+            self._note_solved(row)
 
     def run(self, listeners: Sequence[Listener]) -> None:
         training = self.config.training
@@ -133,7 +140,7 @@ class _Trainer:
             self._intervene()
             if not self.resumed:
                 self._after_step(listeners)
-            while self.step < training.steps:
+            while not self._ended():
                 if wish.is_set():
                     self._save(keep=False)
                     self.writer.interrupt(self.step)
@@ -143,24 +150,51 @@ class _Trainer:
                 self.step += 1
                 self._intervene()
                 self._after_step(listeners)
-        self.writer.finish(self._environment())
+        self.writer.finish(self.step, self._environment())
 
     def _update(self, batch: torch.Tensor) -> None:
         if self.graph is not None:
             self.graph(batch)
         else:
             training = self.config.training
-            update(self.model, self.optimizer, batch, training.clip_norm, training.precision)
+            update(
+                self.model, self.optimizer, batch, training.clip_norm, training.precision, self._reward(batch)
+            )
+
+    def _reward(self, batch: torch.Tensor) -> Reward | None:
+        """The weight on attention progress of the coming update, if there is any."""
+        weights = [
+            weight for intervention in self.attached if (weight := intervention.progress_weight(self.step))
+        ]
+        if not weights:
+            return None
+        return Reward(sum(weights), self.progress.of(batch))
+
+    def _ended(self) -> bool:
+        """Whether the last step is done, or the step at which a solved run may end."""
+        share = self.config.training.stop_past_solved
+        if share is not None and self.solved is not None and self._measured():
+            return self.step >= min((1 + share) * self.solved, self.config.training.steps)
+        return self.step >= self.config.training.steps
+
+    def _note_solved(self, row: Mapping[str, Any]) -> None:
+        accuracy = row.get("accuracy")
+        if self.solved is None and accuracy is not None and accuracy >= SOLVED:
+            self.solved = int(row["step"])
+
+    def _measured(self) -> bool:
+        return is_measured(self.step, self.config.evaluation.every, self.config.training.steps)
 
     def _environment(self) -> dict[str, object]:
         return {**describe_environment(self.device), "cuda_graph": self.graph is not None}
 
     def _after_step(self, listeners: Sequence[Listener]) -> None:
         row = None
-        if is_measured(self.step, self.config.evaluation.every, self.config.training.steps):
+        if self._measured():
             row = self._measure()
             self.writer.append(row)
-        if self.step in self.kept:
+            self._note_solved(row)
+        if self.step in self.kept or self._ended():
             self._save(keep=True)
         for listener in listeners:
             listener.on_step(self.step, row)

@@ -12,6 +12,8 @@ Columns of the table (r counts outputs from 0; null where undefined; definitions
 | repetition, repetition_data | generated; true outputs | repetition frequency ρ |
 | entropy, entropy_data | generated; true outputs | entropy of a sequence's outputs, nats |
 | alpha_1 | generated | share of outputs equal to the first |
+| alpha_1_{part}_{i} | generated | likewise within the i-th half or quarter (tasks whose outputs come in blocks) |
+| count_check | generated | share of the true values that occur as often as they should (permutation) |
 | apm_{target} | teacher-forced | attention progress; apm_{target}_L{layer} where several layers share a target |
 | apm_zero_count | teacher-forced | sequences without any attention in a target's rows (their progress is 0) |
 | cos_{location}, cos_{location}_{group} | teacher-forced | mean cosine of hidden states over the task's pairs |
@@ -25,34 +27,21 @@ apm and cos are of the training batch, and accuracy, repetition, entropy of 64 f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
-import mechplateau_kernels as mk
 from mechplateau import metrics
 from mechplateau.models.records import Observation, Trainable, locations
-from mechplateau.tasks import Target, Task
+from mechplateau.tasks import Task
 from mechplateau.training.step import next_token_loss
+from mechplateau.training.targets import AttentionTargets
 
 PAPER_FRESH = 64
 
 Value = Tensor | None
-
-
-@dataclass(frozen=True)
-class _Tracked:
-    """One attention-progress column: a target at a layer."""
-
-    column: str
-    target: int
-    layer: int
-    slot: int
-    """Place among the layer's sets."""
 
 
 class Measurer:
@@ -71,18 +60,7 @@ class Measurer:
         self.everywhere = where == "all"
         self._pairs = {group: pairs.to(device) for group, pairs in task.collapse_pairs.items()}
         self._rows = torch.tensor(task.output_rows, device=device)
-        self._targets = task.attention_targets(task.sample(1, device=device))
-        self._static = all(target.mask.shape[0] == 1 for target in self._targets)
-        self._target_rows = [torch.tensor(target.rows, device=device) for target in self._targets]
-        self._tracked: list[_Tracked] = []
-        slots = [0] * n_layers
-        for index, target in enumerate(self._targets):
-            layers = range(n_layers) if target.layer is None else [target.layer]
-            for layer in layers:
-                suffix = f"_L{layer}" if target.layer is None and n_layers > 1 else ""
-                self._tracked.append(_Tracked(f"apm_{target.name}{suffix}", index, layer, slots[layer]))
-                slots[layer] += 1
-        self._sets = self._metric_sets(self._targets) if self._static else None
+        self._targets = AttentionTargets(task, n_layers, device)
 
     def columns(self) -> tuple[str, ...]:
         """Names of the table's columns, in order."""
@@ -100,7 +78,9 @@ class Measurer:
             "entropy",
             "entropy_data",
             "alpha_1",
-            *(tracked.column for tracked in self._tracked),
+            *(f"alpha_1_{name}_{i}" for name, parts in self.task.output_parts.items() for i in range(parts)),
+            *(("count_check",) if self.task.counts_values else ()),
+            *(tracked.column for tracked in self._targets.tracked),
             "apm_zero_count",
             *cosines,
             *(f"cos_out_{r}" for r in range(n)),
@@ -146,9 +126,8 @@ class Measurer:
         return pictures
 
     def _values(self, model: Trainable, tokens: Tensor) -> dict[str, Value]:
-        targets = self._targets if self._static else self.task.attention_targets(tokens)
-        sets = self._sets if self._static else self._metric_sets(targets)
-        seen = model.observe(tokens[:, :-1], metric_sets=sets, at=self.places)
+        targets = self._targets.of(tokens)
+        seen = model.observe(tokens[:, :-1], metric_sets=targets.sets, at=self.places)
         true = self._outputs(tokens)
         generated = model.generate_on(seen, self.task.prompt_length, self.task.n_outputs)
         values: dict[str, Value] = {"loss": next_token_loss(seen.logits, tokens)}
@@ -160,7 +139,15 @@ class Measurer:
             values[f"loss_out_{r}"] = losses[r]
         values |= self._generation_values(generated, true)
         values["alpha_1"] = _unless(broken, metrics.match_to_first(generated))
-        values |= self._progress_values(seen)
+        for name, parts in self.task.output_parts.items():
+            shares = metrics.match_to_first_by_part(generated, parts)
+            if shares is not None:
+                values |= {f"alpha_1_{name}_{i}": _unless(broken, shares[i]) for i in range(parts)}
+        if self.task.counts_values:
+            whole = generated.clamp(min=0)
+            values["count_check"] = _unless(broken, metrics.count_check(whole, true, self.task.vocab_size))
+        values |= targets.progress(seen)
+        values["apm_zero_count"] = targets.silent(seen)
         values |= self._similarity_values(seen)
         return values
 
@@ -182,19 +169,6 @@ class Measurer:
         of_model = ("accuracy", "repetition", "entropy")
         return {name: _unless(broken, v) if name in of_model else v for name, v in values.items()}
 
-    def _progress_values(self, seen: Observation) -> dict[str, Value]:
-        values: dict[str, Value] = {}
-        silent = torch.zeros(seen.logits.shape[0], dtype=torch.bool, device=seen.logits.device)
-        for tracked in self._tracked:
-            row_mass, set_mass = seen.records[tracked.layer].masses()
-            rows = self._target_rows[tracked.target]
-            progress = metrics.attention_progress(row_mass, set_mass, rows, set=tracked.slot)
-            finite = row_mass[:, :, rows].isfinite().all()
-            values[tracked.column] = None if progress is None else _unless(~finite, progress[0])
-            silent |= mk.zero_attention(row_mass, rows=rows)
-        values["apm_zero_count"] = silent.sum()
-        return values
-
     def _similarity_values(self, seen: Observation) -> dict[str, Value]:
         values: dict[str, Value] = {}
         for place in self.places:
@@ -214,16 +188,6 @@ class Measurer:
 
     def _outputs(self, tokens: Tensor) -> Int[Tensor, "batch n_outputs"]:
         return tokens[:, self.task.prompt_length :]
-
-    def _metric_sets(self, targets: tuple[Target, ...]) -> Mapping[int, list[Bool[Tensor, ...]]]:
-        """Each layer's sets over all rows, `[query, key]` where they are the same for every sequence."""
-        sets: dict[int, list[Tensor]] = {}
-        for tracked in self._tracked:
-            target = targets[tracked.target]
-            whole = target.mask.new_zeros(target.mask.shape[0], self.task.n_input, self.task.n_input)
-            whole[:, self._target_rows[tracked.target]] = target.mask
-            sets.setdefault(tracked.layer, []).append(whole[0] if whole.shape[0] == 1 else whole)
-        return sets
 
 
 def _unless(broken: Tensor, value: Value) -> Value:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from mechplateau.config import TrainingConfig
+from mechplateau.training.muon import MuonAndAdamW
 
 
 def build_optimizer(
@@ -19,7 +20,7 @@ def build_optimizer(
     tensors on the device, changed in place by `set_learning_rate`.
 
     AdamW decays the weights of linear layers only (names beginning with W_, the embeddings left out); Adam's
-    and SGD's decay is L2 on everything. Adam and AdamW run fused.
+    and SGD's decay is L2 on everything. Adam and AdamW run fused. Muon: see `mechplateau.training.muon`.
     """
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     everything = [parameter for _, parameter in named]
@@ -27,6 +28,8 @@ def build_optimizer(
         return torch.optim.SGD(
             everything, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
         )
+    if config.optimizer == "muon":
+        return MuonAndAdamW(named, config)
     rate = torch.tensor(config.lr, device=everything[0].device) if capturable else config.lr
     if config.optimizer == "adam":
         return torch.optim.Adam(
@@ -45,12 +48,12 @@ def build_optimizer(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the rate of every group, in place where it is a tensor."""
+    """Set the rate of every group (times the group's own `rate_ratio`), in place where it is a tensor."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(rate)
         else:
-            group["lr"] = rate
+            group["lr"] = rate * group.get("rate_ratio", 1.0)
 
 
 def is_linear_weight(name: str) -> bool:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+from mechplateau.training.targets import BatchTargets
+
+
+@dataclass(frozen=True)
+class Reward:
+    """Attention progress as a training signal: weight · its mean over targets and layers is taken off the loss."""
+
+    weight: float
+    targets: BatchTargets
 
 
 def next_token_loss(
@@ -26,16 +37,21 @@ def update(
     tokens: Int[Tensor, "batch seq"],
     clip_norm: float | None = None,
     precision: Literal["float32", "bfloat16"] = "float32",
+    reward: Reward | None = None,
 ) -> Float[Tensor, ""]:
-    """Train on one batch; returns its loss before the update, still on the device.
+    """Train on one batch; returns its loss before the update (without any reward), still on the device.
 
     With bfloat16 the forward pass runs under autocast; the loss, the weights and the optimizer stay float32.
     """
     with torch.autocast(tokens.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-        logits = model(tokens[:, :-1])
+        if reward is None:
+            logits, progress = model(tokens[:, :-1]), None
+        else:
+            seen = model.observe(tokens[:, :-1], metric_sets=reward.targets.sets, at=())
+            logits, progress = seen.logits, reward.targets.mean_progress(seen)
     loss = next_token_loss(logits.float(), tokens)
     optimizer.zero_grad(set_to_none=True)
-    loss.backward()
+    (loss if progress is None else loss - reward.weight * progress).backward()
     if clip_norm is not None:
         nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
     optimizer.step()

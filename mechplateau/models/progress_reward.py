@@ -1,0 +1,45 @@
+"""Attention progress as a training signal: does rewarding attention to Ω remove the plateau?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from mechplateau.errors import ConfigError
+from mechplateau.models.config import ModelConfig
+from mechplateau.models.interventions import Handle, Intervention, register_intervention
+from mechplateau.tasks import Task
+
+if TYPE_CHECKING:
+    from mechplateau.models.transformer import PlateauTransformer
+
+
+@register_intervention
+class ProgressReward(Intervention):
+    """Take weight · APM off the training loss: its gradient pulls attention towards Ω.
+
+    APM is that of the training batch, averaged over the task's targets and the layers they are measured at. Only the
+    updates see it: the loss in the table, the measurements and generation are those of the model as it is.
+
+    Source: ours; the paper (arXiv 2506.13688) only multiplies the pattern on Ω.
+    """
+
+    kind: Literal["progress_reward"] = "progress_reward"
+    weight: float
+    """Nats a unit of APM; below 0, attention to Ω is punished."""
+    ramp: int = Field(0, ge=0)
+    """Steps over which the weight rises linearly from 0 at `start`; 0: all of it at once."""
+
+    def check(self, task: Task, model: ModelConfig) -> None:
+        if not task.attention_targets(task.sample(2)):
+            raise ConfigError(f"kind: progress_reward needs an Ω; {task.name} states none")
+
+    def progress_weight(self, step: int) -> float:
+        if step - self.start >= self.ramp:
+            return self.weight
+        return self.weight * (step - self.start) / self.ramp
+
+    def attach(self, model: PlateauTransformer, task: Task) -> Handle:
+        # The model is left as it is: the training loop asks for the weight at every update.
+        return Handle(lambda: None)

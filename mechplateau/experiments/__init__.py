@@ -1,0 +1,1 @@
+"""The paper, figure by figure: what is trained, drawn, claimed and found."""

@@ -1,0 +1,309 @@
+"""What is trained: every run of the paper by name, at the paper's size and at a small one.
+
+A recipe is a configuration without its seed. Where the paper gives no value (other sizes, batches and rates; the
+steps at which c = 10 is switched on are the paper's), ours are marked so in `what`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from mechplateau.config import RunConfig
+from mechplateau.errors import UserError
+from mechplateau.runs.layout import Layout
+
+Scale = Literal["paper", "small"]
+SCALES: tuple[Scale, ...] = ("paper", "small")
+Settings = Mapping[str, Any]
+
+_FIFTH = 0.2
+_ENDS_EARLY: Settings = {"stop_past_solved": _FIFTH}
+
+SMALL_MODEL: Settings = {"d_model": 64}
+SMALL_TRAINING: Settings = {"batch_size": 64, "lr": 1e-3}
+SMALL_TASKS: Mapping[str, Settings] = {
+    "mws": {"n": 8, "p": 11, "max_num": 10},
+    "prefix": {"n": 8, "p": 11, "max_num": 10},
+    "addition": {"digits": 2},
+    "histogram": {"n": 8, "alphabet": 6},
+    "permutation": {"n": 6},
+    "copy": {"n": 8, "max_num": 10},
+    "reverse": {"n": 8, "max_num": 10},
+    "repeat": {"n": 8, "p": 11},
+    "concat_mws": {},
+}
+"""The small size: shorter sequences, width 64, batches of 64, a tenfold learning rate."""
+SMALL_STEPS: Mapping[str, int] = {
+    "mws": 400,
+    "prefix": 800,
+    "addition": 2000,
+    "histogram": 2000,
+    "permutation": 2000,
+    "copy": 150,
+    "reverse": 150,
+    "repeat": 150,
+    "concat_mws": 1500,
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A run to be trained, but for its seed.
+
+    Attributes:
+        name: unique; names its rows in the table of results.
+        task: the task's name.
+        what: what is special about it, in a few words (the legend of a figure).
+        settings: sections of the configuration at the paper's size, where they differ from the task's own.
+        small: further settings at the small size.
+        start: the recipe whose finished run it starts from, and the parts taken from there and frozen.
+    """
+
+    name: str
+    task: str
+    what: str
+    settings: Settings = field(default_factory=dict)
+    small: Settings = field(default_factory=dict)
+    start: tuple[str, str] | None = None
+
+    def data(self, seed: int, scale: Scale) -> dict[str, Any]:
+        """The configuration as plain data, without what it starts from."""
+        base: Settings = {"task": {"name": self.task}, "checkpoints": {"every": 10**6}}
+        merged = _merged(base, self.settings)
+        if scale == "small":
+            small: Settings = {
+                "task": SMALL_TASKS[self.task],
+                "model": SMALL_MODEL,
+                "training": {**SMALL_TRAINING, "steps": SMALL_STEPS[self.task]},
+                "evaluation": {"every": 5},
+            }
+            merged = _merged(_merged(merged, small), self.small)
+        return {**merged, "seed": seed}
+
+    def config(self, seed: int, scale: Scale, runs_dir: Path) -> RunConfig:
+        """The configuration.
+
+        Raises:
+            NotReady: the run it starts from is not finished in `runs_dir`.
+        """
+        data = self.data(seed, scale)
+        if self.start is not None:
+            source, parts = self.start
+            # One finished run serves for all seeds: what differs is what is not taken from it.
+            done = RECIPES[source].config(0, scale, runs_dir)
+            steps = Layout(runs_dir / done.run_name).checkpoint_steps()
+            if not steps or not is_finished(runs_dir / done.run_name):
+                raise NotReady(
+                    f"{self.name} starts from the finished run of {source} (seed 0); train that first"
+                )
+            path = Layout(runs_dir / done.run_name).checkpoint(steps[-1])
+            data["interventions"] = [{"kind": "optimal_init", "parts": [parts], "source": str(path)}]
+        return RunConfig.parse(data)
+
+    def steps(self, scale: Scale) -> int:
+        """The largest number of updates."""
+        return RunConfig.parse(self.data(0, scale)).training.steps
+
+
+class NotReady(UserError):
+    """A recipe whose source is not trained yet."""
+
+
+def is_finished(run: Path) -> bool:
+    """Whether a run folder holds a finished run."""
+    from mechplateau.runs.writer import status_of
+
+    return status_of(Layout(run)) == "finished"
+
+
+def _merged(base: Settings, over: Settings) -> dict[str, Any]:
+    """`over` laid over `base`, section by section."""
+    result = dict(base)
+    for key, value in over.items():
+        own = result.get(key)
+        result[key] = {**own, **value} if isinstance(own, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def _scale_at(c: float, start: int = 0) -> list[dict[str, Any]]:
+    return [{"kind": "attention_scale", "c": c, "start": start}]
+
+
+def _long(steps: int) -> Settings:
+    """A long run: measured less often, ended once solved."""
+    return {
+        "training": {"steps": steps, **_ENDS_EARLY},
+        "evaluation": {"every": 5 if steps <= 2000 else 10},
+    }
+
+
+def _mws(name: str, what: str, small: Settings | None = None, **settings: Any) -> Recipe:
+    return Recipe(f"mws-{name}", "mws", what, settings, small or {})
+
+
+_SMALL_LONG: Settings = {"training": {"steps": 1500, **_ENDS_EARLY}}
+
+
+def _all_recipes() -> Iterable[Recipe]:
+    yield Recipe("mws", "mws", "moving window sum", {"checkpoints": {"every": None}})
+
+    # Attention scale (figures 3, 4, 43).
+    for c in (0.2, 0.5):
+        yield _mws(f"c{c}", f"c = {c}", _SMALL_LONG, interventions=_scale_at(c), **_long(2000))
+    for c in (2.5, 10.0):
+        yield _mws(f"c{c:g}", f"c = {c:g}", interventions=_scale_at(c))
+    for start in (25, 50, 75, 100):
+        yield _mws(f"c10-from{start}", f"c = 10 from step {start}", interventions=_scale_at(10.0, start))
+
+    # Optimal initialization (figure 5), and parts frozen at random.
+    for parts in ("KQ", "KQOV", "MLP", "embeddings"):
+        yield Recipe(f"mws-init-{parts}", "mws", f"{parts} optimal, frozen", start=("mws", parts))
+    for parts in ("attention", "mlp_weights", "unembedding", "ln1", "ln2", "ln_final"):
+        frozen = [{"kind": "freeze", "parts": [parts]}]
+        yield _mws(
+            f"frozen-{parts}", f"{parts.removesuffix('_weights')} frozen at random", interventions=frozen
+        )
+    frozen = [{"kind": "freeze", "parts": ["tokens", "positions"]}]
+    yield _mws("frozen-embeddings", "embeddings frozen at random", interventions=frozen)
+
+    # Other tasks (figures 6, 7, 9 to 19, 21, 22).
+    for blocks in (1, 2, 4):
+        yield Recipe(f"repeat-{blocks}", "repeat", f"repeat {blocks}", {"task": {"blocks": blocks}})
+    yield Recipe("prefix", "prefix", "prefix sum", _long(1000))
+    yield Recipe(
+        "prefix-no-repeat",
+        "prefix",
+        "prefix sum of permutations",
+        _merged({"task": {"no_repeat": True}}, _long(1000)),
+        {"task": {"max_num": 8}},
+    )
+    yield Recipe("copy", "copy", "copy")
+    yield Recipe("reverse", "reverse", "reverse")
+    yield Recipe("permutation", "permutation", "permutation", _long(2000))
+    for compose in (2, 3, 4):
+        yield Recipe(
+            f"permutation-{compose}",
+            "permutation",
+            f"permutation, applied {compose} times",
+            _merged({"task": {"compose": compose}}, _long(2000)),
+        )
+    yield Recipe("histogram", "histogram", "histogram", _long(5000))
+    for mix in ("123_disjoint_454", "124_disjoint_444", "124_disjoint_453", "124_stair_653"):
+        yield Recipe(f"concat-{mix}", "concat_mws", mix, _merged({"task": {"mix": mix}}, _long(5000)))
+    yield Recipe("addition", "addition", "addition", _long(10_000))
+    yield Recipe(
+        "addition-plain",
+        "addition",
+        "addition, most significant digit first",
+        _merged({"task": {"reverse": False}}, _long(10_000)),
+    )
+
+    # The attention-output probe (figure 20) needs a checkpoint every 10 steps.
+    yield _mws(
+        "probe",
+        "moving window sum, kept every 10 steps",
+        checkpoints={"every": 10},
+        small={"checkpoints": {"every": 20}},
+    )
+
+    # Other sizes (figures 26 to 29): values of our own.
+    for n in (8, 24):
+        yield _mws(
+            f"n{n}",
+            f"n = {n}",
+            {"task": {"n": {8: 6, 24: 12}[n]}, **_SMALL_LONG},
+            task={"n": n},
+            **_long(2000),
+        )
+    for k in (3, 4):
+        yield _mws(f"k{k}", f"k = {k}", _SMALL_LONG, task={"k": k}, **_long(2000))
+    for p in (19, 23):
+        yield _mws(
+            f"p{p}",
+            f"p = {p}",
+            {"task": {"p": {19: 13, 23: 15}[p]}, **_SMALL_LONG},
+            task={"p": p},
+            **_long(2000),
+        )
+    for width in (64, 128):
+        yield _mws(
+            f"width{width}",
+            f"width {width}",
+            {"model": {"d_model": {64: 32, 128: 48}[width]}, **_SMALL_LONG},
+            model={"d_model": width},
+            **_long(2000),
+        )
+    for heads in (2, 4):
+        yield _mws(f"heads{heads}", f"{heads} heads", _SMALL_LONG, model={"n_heads": heads}, **_long(2000))
+    for layers in (2, 3):
+        yield _mws(
+            f"layers{layers}", f"{layers} layers", _SMALL_LONG, model={"n_layers": layers}, **_long(2000)
+        )
+
+    # Other attention and training (figures 30 to 40); batches, rates and decay are ours.
+    yield _mws(
+        "softmax",
+        "softmax attention",
+        {"training": {"steps": 2000, **_ENDS_EARLY}},
+        model={"attention": "softmax"},
+        **_long(2000),
+    )
+    for lr in (0.03, 0.1, 0.3, 1.0):
+        sgd = {"steps": 2000, "optimizer": "sgd", "lr": lr, **_ENDS_EARLY}
+        yield _mws(
+            f"sgd-lr{lr:g}",
+            f"SGD, lr {lr:g}",
+            {"training": {"lr": lr, "steps": 2000}},
+            training=sgd,
+            evaluation={"every": 10},
+        )
+    muon = {"steps": 5000, "optimizer": "muon", **_ENDS_EARLY}
+    yield _mws(
+        "muon",
+        "Muon",
+        {"training": {"lr": 1e-4, "steps": 1000}},
+        training=muon,
+        model={"init_scale": 10.0},
+        evaluation={"every": 5},
+    )
+    for schedule in ("warmup", "warmup_cosine"):
+        what = "warm-up" if schedule == "warmup" else "warm-up, then cosine"
+        yield _mws(
+            schedule.replace("_", "-"),
+            what,
+            {"training": {"steps": 800, "warmup_steps": 200}},
+            training={"steps": 1000, "schedule": schedule, "warmup_steps": 200, **_ENDS_EARLY},
+            evaluation={"every": 5},
+        )
+    for batch in (64, 512):
+        yield _mws(
+            f"batch{batch}",
+            f"batch {batch}",
+            {"training": {"batch_size": batch // 4, "steps": 1000}},
+            training={"batch_size": batch, "steps": 1000, **_ENDS_EARLY},
+            evaluation={"every": 5},
+        )
+    for lr in (3e-5, 3e-4):
+        yield _mws(
+            f"lr{lr:g}",
+            f"Adam, lr {lr:g}",
+            {"training": {"lr": 10 * lr, "steps": 1500}},
+            training={"lr": lr, "steps": 1500, **_ENDS_EARLY},
+            evaluation={"every": 5},
+        )
+    yield _mws("adamw", "AdamW, decay 0.1", training={"optimizer": "adamw", "weight_decay": 0.1})
+
+    # Hidden states at every place (figures 41, 42).
+    yield _mws("locations", "1 layer", evaluation={"locations": "all"})
+    yield _mws("locations-2", "2 layers", model={"n_layers": 2}, evaluation={"locations": "all"})
+
+    # Ours: attention progress rewarded.
+    for weight in (0.1, 1.0):
+        reward = [{"kind": "progress_reward", "weight": weight}]
+        yield _mws(f"reward{weight:g}", f"rewarded with {weight:g} · APM", interventions=reward)
+
+
+RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in _all_recipes()}

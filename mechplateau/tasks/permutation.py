@@ -67,8 +67,8 @@ class Permutation(Task):
         entries = mask_of([[n + 1 + r] for r in range(n)], self.n_input, tokens.device)
         entry_rows = tuple(range(n + 1, 2 * n + 1))
         return (
-            Target("read", 0, self.output_rows, entries),
             Target("fetch", 1, self.output_rows, self._one_hot(self._composed(permutation))),
+            Target("read", 0, self.output_rows, entries),
             Target("gather", 0, entry_rows, self._one_hot(permutation)),
             Target("collect", 1, self.output_rows, entries),
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from mechplateau.cli_experiments import claims, figure, figures, reproduce
 from mechplateau.cli_llm import llm
 from mechplateau.errors import UserError
 
@@ -158,7 +159,7 @@ def sweep(
 ) -> None:
     """Run every combination of settings and seeds; finished runs are skipped, failed ones do not stop the others."""
     from mechplateau.console import sweep_progress
-    from mechplateau.training.sweep import expand
+    from mechplateau.training.sweep import cores, expand
     from mechplateau.training.sweep import sweep as run_sweep
 
     if seeds is not None and seeds < 1:
@@ -168,7 +169,7 @@ def sweep(
     _check_trackers(tracker)
     chosen = None if seeds is None else range(first_seed, first_seed + seeds)
     configs = expand(_data(source), set_ or [], chosen)
-    each = threads if threads is not None else max(1, _cores() // jobs)
+    each = threads if threads is not None else max(1, cores() // jobs)
     with sweep_progress(configs) as on_result:
         results = run_sweep(
             configs,
@@ -197,6 +198,8 @@ def demo(runs_dir: RunsDir = Path("runs"), device: Device = "cpu", threads: Thre
 
 
 app.command()(llm)
+for experiment in (figure, figures, reproduce, claims):
+    app.command()(experiment)
 
 
 def main() -> NoReturn:
@@ -346,9 +349,3 @@ def _print_run(run: Run) -> None:
     from mechplateau.console import print_run
 
     print_run(run)
-
-
-def _cores() -> int:
-    import os
-
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

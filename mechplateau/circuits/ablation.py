@@ -61,6 +61,8 @@ def ablate_heads(
     chosen = (
         [(layer, head) for layer in range(n_layers) for head in range(n_heads)] if heads is None else heads
     )
+    if not chosen:
+        raise UserError("heads: expected at least one pair (layer, head), got none")
     plain = score(model(inputs), tokens, rows)
     tables = []
     for layer, head in chosen:
@@ -121,9 +123,11 @@ def ablate_attention(
     for layer, mask in entries.items():
         if not 0 <= layer < cfg.n_layers:
             raise UserError(f"entries: expected layers below {cfg.n_layers}, got {layer}")
-        if mask.dim() != 3 or mask.shape[0] not in (1, batch) or tuple(mask.shape[1:]) != (length, length):
+        fits = mask.dim() == 3 and mask.shape[0] in (1, batch) and tuple(mask.shape[1:]) == (length, length)
+        if not fits or mask.dtype != torch.bool:
             raise UserError(
-                f"entries: expected masks [{batch} or 1, {length}, {length}] (query, key), got {list(mask.shape)}"
+                f"entries: expected bool masks [{batch} or 1, {length}, {length}] (query, key), got {mask.dtype} "
+                f"{list(mask.shape)}"
             )
         per_head = torch.zeros(cfg.n_heads, 1, 1, dtype=torch.bool)
         per_head[chosen] = True
@@ -133,8 +137,12 @@ def ablate_attention(
             return torch.where(where, replacement(pattern), pattern)
 
         edits.append((f"blocks.{layer}.attn.hook_pattern", without))
-    if not any(bool(mask.any()) for mask in entries.values()):
-        raise UserError("entries: nothing to ablate; expected a mask with at least one entry")
+    # Above the diagonal a causal map is zero, and stays so.
+    seen = [mask.tril() if cfg.attention_dir == "causal" else mask for mask in entries.values()]
+    if not chosen or not any(bool(mask.any()) for mask in seen):
+        raise UserError(
+            "entries: nothing to ablate; expected a head, and a mask with at least one entry that attention can reach"
+        )
     plain, edited = model(inputs), run_edited(model, inputs, edits)
     return effect_table(
         {"entries": label, "method": method}, score(plain, tokens, rows), score(edited, tokens, rows)

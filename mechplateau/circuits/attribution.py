@@ -93,6 +93,10 @@ def attribute_logits(
         raise UserError(
             f"attribution knows the norms {_NORMS}; this model has {model.cfg.normalization_type!r}"
         )
+    if getattr(model.cfg, "output_logits_soft_cap", 0) > 0:
+        raise UserError(
+            "attribution needs logits that are a sum; this model caps its own (output_logits_soft_cap)"
+        )
     if of not in ("logit", "difference"):
         raise UserError(f'of: expected "logit" or "difference", got {of!r}')
     inputs = inputs_of(model, tokens)
@@ -108,6 +112,8 @@ def attribute_logits(
     }
     values["bias"] = _bias(model, right, directions, of)
     own = _of(logits[:, index], right, of)
+    if not bool(own.isfinite().all()):
+        raise UserError("the model's logits are not finite, so there is nothing to attribute")
     gap = float((sum(values.values()) - own).abs().max())
     if not gap <= tolerance * max(1.0, float(logits.abs().max())):
         raise UserError(

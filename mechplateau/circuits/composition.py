@@ -50,7 +50,8 @@ def composition_scores(model: HookedTransformer) -> pd.DataFrame:
 
     Returns:
         one line a pair and kind: kind, source and reader (as L0H0), score in [0, 1], random (1/√d_model), z, and
-        undefined: null, or why there is no score (a head whose weights are zero neither writes nor reads);
+        undefined: null, or why there is no score (a head whose weights are zero neither writes nor reads; one of
+        a model that diverged has weights that are not numbers);
         score and z are null then. z is null too where chance has no spread (d_model 1).
 
     Raises:
@@ -86,6 +87,9 @@ Factors = tuple[Float[Tensor, "d_model d_head"], Float[Tensor, "d_head d_model"]
 def _score(
     written: Factors, read: Factors, pair: tuple[str, str], kind: str
 ) -> tuple[float | None, float | None, str | None]:
+    for name, factors in zip(pair, (written, read), strict=True):
+        if not all(bool(factor.isfinite().all()) for factor in factors):
+            return None, None, f"{name} has weights that are not finite"
     spectra = [_squared_singular_values(factors) for factors in (written, read)]
     for name, spectrum, what in zip(pair, spectra, ("writes", "reads"), strict=True):
         if spectrum.sum() == 0:

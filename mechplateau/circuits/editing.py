@@ -50,6 +50,10 @@ def run_edited(
         def hook(activation: Tensor, hook) -> Tensor:
             fired.add(name)
             edited = edit(activation)
+            if not isinstance(edited, Tensor):
+                raise UserError(
+                    f"{name}: the edit returned {type(edited).__name__}; expected the edited activation, a tensor"
+                )
             require_same_shape(name, edited, activation)
             return edited
 

@@ -102,6 +102,8 @@ def patch_parameters(
     chosen = components(recipient) if moved is None else moved
     every: set[Slot] = {(name, None) for name in own}
     for label, slots in chosen.items():
+        if any(isinstance(slot, str) or len(slot) != 2 for slot in slots):
+            raise UserError(f"{label}: expected pairs (weights, head or None), got {list(slots)}")
         for name, head in slots:
             if name not in own or (head is not None and not 0 <= head < own[name].shape[0]):
                 raise UserError(

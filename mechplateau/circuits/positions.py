@@ -59,8 +59,8 @@ def ablate_positions(
         raise UserError(
             f"this model adds no positional embedding (its kind is {kind!r}), so there is none to ablate"
         )
-    if unknown := [method for method in methods if method not in WAYS]:
-        raise UserError(f"methods: expected some of {', '.join(WAYS)}, got {', '.join(unknown)}")
+    if isinstance(methods, str) or not methods or not set(methods) <= set(WAYS):
+        raise UserError(f"methods: expected a list of some of {', '.join(WAYS)}, got {methods!r}")
     if permutations < 1:
         raise UserError(f"permutations: expected at least 1, got {permutations}")
     inputs = inputs_of(model, tokens)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mechplateau.tasks import Task
 
 LABELS = ("input", "output", "window_sum", "position")
-Label = str | Callable[[Tensor], Tensor]
+Label = str | Callable[[Tensor], Tensor | np.ndarray]
 
 
 @torch.no_grad()
@@ -98,7 +98,7 @@ def _labels(label: Label, tokens: Tensor, rows: Sequence[int], task: Task | None
     tokens = tokens.cpu()
     index = torch.tensor(list(rows))
     if callable(label):
-        name, values = getattr(label, "__name__", "label"), label(tokens)
+        name, values = getattr(label, "__name__", "label"), torch.as_tensor(label(tokens))
     elif label == "input":
         name, values = label, tokens[:, index]
     elif label == "output":

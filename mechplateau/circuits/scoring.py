@@ -6,6 +6,7 @@ without its last token; a task's outputs are predicted at `task.output_rows`.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ class Scores:
 
     Attributes:
         rows: the positions.
-        loss: −log p(next token), nats, `[rows]`.
+        loss: −log p(next token), nats, `[rows]`; NaN, as the others, where a model's logits are.
         accuracy: share of sequences whose most likely next token is the right one, `[rows]`; teacher-forced.
         logit_difference: logit of the right token minus the mean logit of all others, `[rows]`.
     """
@@ -74,26 +75,30 @@ def score(
 def measures_of(
     logits: Float[Tensor, "batch rows vocab"], right: Int[Tensor, "batch rows"]
 ) -> Float[Tensor, "3 batch rows"]:
-    """Loss, accuracy and logit difference of each sequence and row, float64."""
+    """Loss, accuracy and logit difference of each sequence and row, float64; NaN, all three, where the logits are."""
     logits = logits.detach().double()
     of_right = logits.gather(-1, right[..., None])[..., 0]
     others = (logits.sum(-1) - of_right) / max(logits.shape[-1] - 1, 1)
-    return torch.stack(
-        [logits.logsumexp(-1) - of_right, (logits.argmax(-1) == right).double(), of_right - others]
-    )
+    loss = logits.logsumexp(-1) - of_right
+    # The largest of logits that are not numbers is no answer, right or wrong.
+    hits = (logits.argmax(-1) == right).double().masked_fill(loss.isnan(), torch.nan)
+    return torch.stack([loss, hits, of_right - others])
 
 
-def checked_rows(rows: Sequence[int] | None, n_positions: int) -> tuple[int, ...]:
-    """The positions to score, all where None is given.
+def checked_rows(rows: Sequence[int] | None, n_positions: int, name: str = "rows") -> tuple[int, ...]:
+    """Some positions, to score for instance; all where None is given.
 
     Raises:
-        UserError: none, or one that is not a position of what the model sees.
+        UserError: none, or one that is not a position of what the model sees; `name` is what they were given as.
     """
-    chosen = tuple(range(n_positions)) if rows is None else tuple(int(row) for row in rows)
+    try:
+        chosen = tuple(range(n_positions)) if rows is None else tuple(map(operator.index, rows))
+    except TypeError:
+        chosen = ()
     if not chosen or min(chosen) < 0 or max(chosen) >= n_positions or len(set(chosen)) < len(chosen):
         raise UserError(
-            f"rows: expected different positions from 0 to {n_positions - 1} (what the model sees is one shorter "
-            f"than a sequence), got {list(chosen)}"
+            f"{name}: expected different positions from 0 to {n_positions - 1} (what the model sees is one shorter "
+            f"than a sequence), got {rows!r}"
         )
     return chosen
 
@@ -102,9 +107,12 @@ def inputs_of(model: HookedTransformer, tokens: Int[Tensor, "batch seq"]) -> Int
     """What the model sees of whole sequences: all but the last token, on the model's device.
 
     Raises:
-        UserError: not a batch of sequences of at least two tokens, longer than the model takes, or with
-            tokens outside its vocabulary.
+        UserError: not a tensor of integers, not a batch of sequences of at least two tokens, longer than the model
+            takes, or with tokens outside its vocabulary.
     """
+    if not isinstance(tokens, Tensor) or tokens.is_floating_point():
+        given = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise UserError(f"tokens: expected a tensor of integers, got {given}; use torch.tensor(tokens)")
     if tokens.dim() != 2 or tokens.shape[0] < 1 or tokens.shape[1] < 2:
         raise UserError(
             f"tokens: expected [batch, seq] with at least 2 tokens each, got {list(tokens.shape)}"

@@ -103,7 +103,7 @@ def patch_sweep(
         tokens: whole sequences; both models see them (64 are plenty).
         donor_tokens: other sequences for the donor, of the same shape; the right tokens are those of `tokens`.
         rows: positions that are scored (a task's `output_rows`); None: all.
-        hooks: names of hook points; None: every one that fires in this model.
+        hooks: different names of hook points; None: every one that fires in this model.
         positions: "each", some, or "all": the whole activation at once.
         by_head: one head at a time, where an activation has heads.
         batch_size: sequences at a time.
@@ -118,11 +118,15 @@ def patch_sweep(
     donor_inputs = inputs if donor_tokens is None else inputs_of(donor, donor_tokens)
     if donor_inputs.shape != inputs.shape:
         raise UserError(
-            f"donor_tokens: expected sequences of {inputs.shape[1] + 1} tokens, {len(inputs)} of them"
+            f"donor_tokens: expected {list(tokens.shape)}, as tokens, got {[len(donor_inputs), donor_inputs.shape[1] + 1]}"
         )
     inputs_of(donor, tokens)
     scored = checked_rows(rows, inputs.shape[1])
-    names = list(hooks) if hooks is not None else firing_hooks(recipient, inputs[:1])
+    if batch_size < 1:
+        raise UserError(f"batch_size: expected at least 1 sequence, got {batch_size}")
+    names = firing_hooks(recipient, inputs[:1]) if hooks is None else list(hooks)
+    if isinstance(hooks, str) or not names or len(set(names)) < len(names):
+        raise UserError(f"hooks: expected a list of different names, at least one, got {hooks!r}")
     for name in names:
         require_hook(recipient, name)
         require_hook(donor, name)
@@ -215,7 +219,7 @@ def _positions(positions: Sequence[int] | str, length: int) -> tuple[int, ...] |
         if positions not in ("each", "all"):
             raise UserError(f'positions: expected "each", "all" or positions, got {positions!r}')
         return None if positions == "all" else tuple(range(length))
-    return tuple(sorted(checked_rows(positions, length)))
+    return tuple(sorted(checked_rows(positions, length, "positions")))
 
 
 def _heads(hook: str, activation: Tensor, by_head: bool) -> list[int | None]:

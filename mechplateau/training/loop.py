@@ -84,7 +84,7 @@ def check_request(
     config: RunConfig, device: str, threads: int | None = None, cuda_graph: bool = False
 ) -> torch.device:
     """The device, once everything asked of `train` is known to be possible here; else a UserError."""
-    place = _device(device)
+    place = device_named(device)
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise UserError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
     if config.training.precision == "bfloat16" and not bfloat16_gains(place):
@@ -284,7 +284,8 @@ def bfloat16_gains(device: torch.device) -> bool:
     return "avx512_bf16" in flags or "amx_bf16" in flags
 
 
-def _device(name: str) -> torch.device:
+def device_named(name: str) -> torch.device:
+    """The device of this name; a UserError where it is not there."""
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -99,7 +99,9 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's: the state of all parameters, Muon's first, by their index over all groups."""
-        state, groups, offset = {}, [], 0
+        state: dict[int, Any] = {}
+        groups: list[dict[str, Any]] = []
+        offset = 0
         for part in self._parts:
             own = part.state_dict()
             state |= {offset + index: values for index, values in own["state"].items()}

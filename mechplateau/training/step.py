@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from mechplateau.models.records import Trainable
 from mechplateau.training.targets import BatchTargets
 
 
@@ -45,13 +46,13 @@ def update(
     """
     with torch.autocast(tokens.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
         if reward is None:
-            logits, progress = model(tokens[:, :-1]), None
+            logits, rewarded = model(tokens[:, :-1]), None
         else:
-            seen = model.observe(tokens[:, :-1], metric_sets=reward.targets.sets, at=())
-            logits, progress = seen.logits, reward.targets.mean_progress(seen)
+            seen = cast(Trainable, model).observe(tokens[:, :-1], metric_sets=reward.targets.sets, at=())
+            logits, rewarded = seen.logits, reward.weight * reward.targets.mean_progress(seen)
     loss = next_token_loss(logits.float(), tokens)
     optimizer.zero_grad(set_to_none=True)
-    (loss if progress is None else loss - reward.weight * progress).backward()
+    (loss if rewarded is None else loss - rewarded).backward()
     if clip_norm is not None:
         nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
     optimizer.step()

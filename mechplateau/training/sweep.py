@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -162,6 +163,11 @@ def stop_with_parent() -> None:
     """Ask Linux to send this process SIGTERM when its parent ends, however it ends: a run then saves and stops."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _alternatives(assignment: str) -> list[str]:

@@ -1,0 +1,258 @@
+"""`mechplateau figure`, `figures`, `reproduce` and `claims`: the paper, figure by figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from mechplateau.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mechplateau.experiments.claims import Outcome
+    from mechplateau.experiments.recipes import Scale
+    from mechplateau.training.sweep import SweepResult
+
+ScaleOption = Annotated[
+    str, typer.Option("--scale", help="paper, or small: shorter sequences, narrower models, minutes.")
+]
+RunsDir = Annotated[Path, typer.Option(help="Where run folders lie; finished runs there are reused.")]
+Out = Annotated[Path, typer.Option("--out", help="Where figures and their data are written.")]
+Seeds = Annotated[
+    int, typer.Option(help="How many seeds, counted from 0; figures then show median and spread.")
+]
+Jobs = Annotated[int, typer.Option(help="Runs at a time.")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads of each run (default: cores / jobs).")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
+
+
+def figure(
+    number: Annotated[int, typer.Argument(help="Its number in the paper; `mechplateau figures` lists them.")],
+    scale: ScaleOption = "paper",
+    seeds: Seeds = 1,
+    runs_dir: RunsDir = Path("runs"),
+    out: Out = Path("figures"),
+    jobs: Jobs = 1,
+    threads: Threads = None,
+    device: Device = "cpu",
+) -> None:
+    """Train what a figure of the paper needs, draw it, and say which of its claims hold."""
+    from mechplateau.experiments.figures import figure_spec
+
+    chosen = _scale(scale)
+    spec = figure_spec(number)
+    _make([spec.number], chosen, seeds, runs_dir, out, jobs, threads, device)
+
+
+def figures(
+    scale: ScaleOption = "paper",
+    seeds: Seeds = 1,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """List the paper's figures: what they show, what they cost, and what of them is trained."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from mechplateau.experiments.figures import FIGURES, LANGUAGE_MODELS
+    from mechplateau.experiments.making import state
+
+    chosen, several = _scale(scale), _seeds(seeds)
+    table = Table("figure", "what", "steps at most", "runs finished", box=None, padding=(0, 2, 0, 0))
+    for spec in FIGURES.values():
+        finished, needed = state(spec, chosen, several, runs_dir)
+        cost = f"{spec.cost(chosen) * seeds:,}"
+        table.add_row(str(spec.number), spec.title, cost, f"{finished} of {needed}")
+    console = Console()
+    console.print(table, highlight=False)
+    for number, command in LANGUAGE_MODELS.items():
+        console.print(f"{number}: language models; {command}", markup=False, highlight=False, soft_wrap=True)
+
+
+def reproduce(
+    scale: ScaleOption = "paper",
+    seeds: Seeds = 1,
+    runs_dir: RunsDir = Path("runs"),
+    out: Out = Path("figures"),
+    jobs: Jobs = 1,
+    threads: Threads = None,
+    device: Device = "cpu",
+) -> None:
+    """Make every figure of the paper; an interrupted call goes on where it stopped."""
+    from mechplateau.experiments.figures import FIGURES
+
+    _make(list(FIGURES), _scale(scale), seeds, runs_dir, out, jobs, threads, device)
+
+
+def claims(
+    scale: ScaleOption = "paper",
+    runs_dir: Annotated[
+        Path | None,
+        typer.Option(help="Check the finished runs of this folder instead of the results on record."),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+) -> None:
+    """Check every claim of the paper on the results that are on record, or on your own runs."""
+    from mechplateau.experiments.claims import check_all
+    from mechplateau.experiments.results import found_in, on_record, summaries_of
+
+    chosen = _scale(scale)
+    table = on_record() if runs_dir is None else found_in(_folder(runs_dir), chosen)
+    outcomes = check_all(summaries_of(table, chosen), chosen)
+    if markdown:
+        print(markdown_table(outcomes, chosen))
+    else:
+        _print_claims(outcomes, chosen)
+
+
+def _make(
+    numbers: list[int],
+    scale: Scale,
+    seeds: int,
+    runs_dir: Path,
+    out: Path,
+    jobs: int,
+    threads: int | None,
+    device: str,
+) -> None:
+    from mechplateau.experiments.figures import FIGURES
+    from mechplateau.experiments.making import all_recipes, make_figure
+    from mechplateau.experiments.training import ensure
+    from mechplateau.training.loop import device_named
+    from mechplateau.training.sweep import cores
+
+    if jobs < 1:
+        raise UserError(f"--jobs: expected at least 1, got {jobs}")
+    device_named(device)
+    each = threads if threads is not None else max(1, cores() // jobs)
+    several = _seeds(seeds)
+    outcomes: list[Outcome] = []
+    if len(numbers) > 1:
+        # All at once, so that jobs are never idle between figures.
+        ensure(
+            all_recipes(),
+            several,
+            scale,
+            runs_dir=runs_dir,
+            jobs=jobs,
+            threads=each,
+            device=device,
+            announce=_announce,
+        )
+    for number in numbers:
+        made = make_figure(
+            FIGURES[number],
+            scale=scale,
+            seeds=several,
+            runs_dir=runs_dir,
+            out=out,
+            jobs=jobs,
+            threads=each,
+            device=device,
+            announce=_announce,
+        )
+        outcomes += made.outcomes
+        print(f"Figure {number}: {', '.join(str(path) for path in made.files)}")
+    _print_claims(outcomes, scale)
+
+
+def _announce(number: int) -> Callable[[SweepResult], None]:
+    """A line for every run as it ends, on standard error."""
+    import sys
+
+    done = 0
+
+    def on_result(result: SweepResult) -> None:
+        nonlocal done
+        done += 1
+        if result.outcome != "skipped":
+            print(f"[{done}/{number}] {result.config.run_name} {result.outcome}", file=sys.stderr, flush=True)
+
+    return on_result
+
+
+def _print_claims(outcomes: Sequence[Outcome], scale: Scale) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    colors = {"holds": "green", "fails": "red", "undefined": "yellow", "not yet run": "dim"}
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("figure", "claim", "paper", "expected", "measured", "verdict"):
+        table.add_column(name, overflow="fold")
+    for outcome in outcomes:
+        claim = outcome.claim
+        cells = (str(claim.figure), claim.text, claim.paper, _range(outcome, scale), _found(outcome))
+        table.add_row(*(Text(cell) for cell in cells), Text(outcome.verdict, style=colors[outcome.verdict]))
+    console = Console()
+    console.print(table)
+    counts = {name: sum(outcome.verdict == name for outcome in outcomes) for name in colors}
+    console.print(", ".join(f"{count} {name}" for name, count in counts.items() if count), highlight=False)
+
+
+def markdown_table(outcomes: Sequence[Outcome], scale: Scale) -> str:
+    """The claims as a Markdown table."""
+    lines = [
+        "| figure | claim | paper | expected | measured (seeds) | verdict |",
+        "|---|---|---|---|---|---|",
+    ]
+    for outcome in outcomes:
+        claim = outcome.claim
+        cells = (
+            str(claim.figure),
+            claim.text,
+            claim.paper,
+            _range(outcome, scale),
+            _found(outcome),
+            outcome.verdict,
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _range(outcome: Outcome, scale: Scale) -> str:
+    low, high = outcome.claim.range(scale)
+    name = outcome.claim.measured
+    if low is None and high is None:
+        return f"{name}: any"
+    if high is None:
+        return f"{name} ≥ {low:g}"
+    return f"{name} ≤ {high:g}" if low is None else f"{name} in {low:g} – {high:g}"
+
+
+def _found(outcome: Outcome) -> str:
+    """Median, spread and number of seeds."""
+    if outcome.value is None:
+        return "–"
+    value = _number(outcome.value)
+    if len(outcome.values) == 1:
+        return f"{value} (1)"
+    return f"{value}, {_number(min(outcome.values))} – {_number(max(outcome.values))} ({len(outcome.values)})"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() and abs(value) >= 2 else f"{value:.3g}"
+
+
+def _scale(name: str) -> Literal["paper", "small"]:
+    if name == "paper":
+        return "paper"
+    if name == "small":
+        return "small"
+    raise UserError(f"--scale: expected paper or small, got {name!r}")
+
+
+def _seeds(number: int) -> range:
+    if not 1 <= number <= 1000:
+        raise UserError(f"--seeds: expected 1 to 1000, got {number}")
+    return range(number)
+
+
+def _folder(path: Path) -> Path:
+    if not path.is_dir():
+        raise UserError(
+            f"--runs-dir {path}: no such folder; give the one that `mechplateau figure` trained in"
+        )
+    return path

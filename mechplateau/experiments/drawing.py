@@ -1,0 +1,194 @@
+"""Draw a figure of the paper from runs: one panel a measure; lines are medians over seeds, bands their spread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from mechplateau.experiments.figures import FigureSpec
+from mechplateau.experiments.recipes import RECIPES, Scale
+from mechplateau.experiments.summary import progress_column
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+    from mechplateau.views.figure import PaperFigure
+
+_TITLES = {
+    "loss": ("Loss", "nats"),
+    "accuracy": ("Accuracy", "share right"),
+    "outputs": ("Accuracy of each output", "share right"),
+    "repetition": ("Repetition ρ", "share of pairs"),
+    "entropy": ("Entropy of outputs", "nats"),
+    "apm": ("Attention progress", "APM"),
+    "cos": ("Collapse", "COS"),
+    "alpha": ("Equal to the first output", "α₁"),
+    "counts": ("Values with the right count", "share"),
+    "places": ("Collapse at every place", "COS"),
+    "probe": ("Probe of attention's output", "test accuracy"),
+}
+_UNIT = {"accuracy", "outputs", "repetition", "apm", "alpha", "counts", "probe"}
+# Apart in lightness as well as in hue, and in dashes, so that a grey print keeps them apart.
+_LINES = (
+    ("#20242b", "-"),
+    ("#c2410c", "--"),
+    ("#1f5fbf", "-."),
+    ("#12805c", ":"),
+    ("#8e44ad", (0, (5, 1, 1, 1, 1, 1))),
+    ("#9a7b00", (0, (1, 1))),
+)
+
+Tables = Mapping[str, Sequence[pd.DataFrame]]
+"""Recipe → the tables of its runs, one a seed."""
+
+
+def draw(spec: FigureSpec, tables: Tables, scale: Scale, probes: pd.DataFrame | None = None) -> PaperFigure:
+    """The figure of these runs.
+
+    Args:
+        spec: what to draw.
+        tables: the metrics of its runs.
+        scale: said in the title where it is not the paper's.
+        probes: for the probe's panel, as `probes.probe_curve` gives it.
+    """
+    import matplotlib
+
+    from mechplateau.views.figure import PaperFigure, style
+
+    columns = min(3, len(spec.panels))
+    rows = -(-len(spec.panels) // columns)
+    with matplotlib.rc_context(style()):
+        figure = PaperFigure(2.35 * columns, 1.8 * rows + 0.5)
+        axes = figure.subplots(rows, columns, squeeze=False)
+        handles: dict[str, Line2D] = {}
+        for index, ax in enumerate(axes.flat):
+            if index >= len(spec.panels):
+                ax.remove()
+                continue
+            panel = spec.panels[index]
+            title, axis = _TITLES[panel]
+            ax.set_title(title)
+            ax.set_xlabel("step")
+            ax.set_ylabel(axis)
+            if panel in _UNIT:
+                ax.set_ylim(-0.03, 1.03)
+            if panel == "probe":
+                _draw_probes(ax, probes)
+            else:
+                _draw_panel(ax, panel, spec, tables, handles)
+            ax.margins(x=0)
+        note = "" if scale == "paper" else "  (small scale)"
+        figure.suptitle(f"Figure {spec.number}. {spec.title}{note}", fontsize=9, x=0.01, ha="left")
+        if len(spec.recipes) > 1:
+            labels = [RECIPES[name].what for name in spec.recipes]
+            shown = [handles[label] for label in labels if label in handles]
+            figure.legend(
+                shown,
+                [label for label in labels if label in handles],
+                loc="outside lower center",
+                ncols=min(3, len(shown)),
+                handlelength=2.4,
+            )
+    return figure
+
+
+def _draw_panel(ax: Axes, panel: str, spec: FigureSpec, tables: Tables, handles: dict[str, Line2D]) -> None:
+    single = len(spec.recipes) == 1
+    for index, name in enumerate(spec.recipes):
+        color, dash = _LINES[index % len(_LINES)]
+        runs = tables.get(name, ())
+        if not runs:
+            continue
+        names = columns_of(panel, runs[0], single)
+        if panel == "outputs":
+            _draw_outputs(ax, runs, names)
+            continue
+        for place, column in enumerate(names):
+            own_color, own_dash = _LINES[place % len(_LINES)] if single else (color, dash)
+            label = _label(panel, column) if single and len(names) > 1 else RECIPES[name].what
+            line = _draw_line(ax, runs, column, own_color, own_dash, label)
+            handles.setdefault(label, line)
+        if single and panel in ("repetition", "entropy"):
+            _draw_line(ax, runs, f"{panel}_data", "#8a8f98", ":", "data")
+            ax.legend(loc="best", handlelength=2)
+        elif single and len(names) > 1:
+            ax.legend(loc="best", handlelength=2, fontsize=5 if len(names) > 5 else 6)
+
+
+def columns_of(panel: str, table: pd.DataFrame, single: bool) -> list[str]:
+    """The columns that a panel shows: all that belong to it for a single recipe, else the one that stands for it."""
+    names = list(table.columns)
+    if panel == "apm":
+        main = progress_column(table)
+        if not single:
+            return [main] if main else []
+        return [name for name in names if name.startswith("apm_") and name != "apm_zero_count"]
+    if panel == "cos":
+        groups = [name for name in names if name.startswith("cos_final")]
+        return groups if single else groups[:1]
+    if panel == "outputs":
+        return [name for name in names if name.startswith("accuracy_out_")]
+    if panel == "alpha":
+        return [name for name in names if name.startswith("alpha_1")] if single else ["alpha_1"]
+    if panel == "counts":
+        return ["count_check"]
+    if panel == "places":
+        return [name for name in names if name.startswith("cos_L")]
+    return [panel]
+
+
+def _label(panel: str, column: str) -> str:
+    prefixes = {"apm": "apm_", "cos": "cos_", "alpha": "alpha_1_", "places": "cos_"}
+    return column.removeprefix(prefixes.get(panel, "")).replace("alpha_1", "all").replace("_", " ")
+
+
+def _draw_line(
+    ax: Axes, runs: Sequence[pd.DataFrame], column: str, color: str, dash: Any, label: str
+) -> Line2D:
+    steps, middle, low, high = over_seeds(runs, column)
+    (line,) = ax.plot(steps, middle, color=color, linestyle=dash, linewidth=1.2, label=label)
+    if len(runs) > 1:
+        ax.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
+    return line
+
+
+def _draw_outputs(ax: Axes, runs: Sequence[pd.DataFrame], names: Sequence[str]) -> None:
+    from matplotlib import colormaps
+
+    shades = colormaps["viridis"]
+    for index, column in enumerate(names):
+        steps, middle, _, _ = over_seeds(runs, column)
+        ends = index in (0, len(names) - 1)
+        ax.plot(
+            steps,
+            middle,
+            color=shades(0.95 * index / max(1, len(names) - 1)),
+            linewidth=0.6,
+            label=f"output {index}" if ends else None,
+        )
+    ax.legend(loc="best", handlelength=1.5)
+
+
+def _draw_probes(ax: Axes, probes: pd.DataFrame | None) -> None:
+    if probes is None:
+        return
+    for index, (column, label) in enumerate(
+        (("authors", "authors' split"), ("ours", "our split"), ("shuffled", "shuffled labels"))
+    ):
+        color, dash = _LINES[index]
+        ax.plot(probes["step"], probes[column], color=color, linestyle=dash, linewidth=1.2, label=label)
+    ax.legend(loc="best", handlelength=2)
+
+
+def over_seeds(
+    runs: Sequence[pd.DataFrame], column: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Steps that any seed measured, and median, smallest and largest value over the seeds that reached each."""
+    together = pd.concat([run[["step", column]] for run in runs if column in run.columns])
+    grouped = together.groupby("step")[column]
+    middle = grouped.median()
+    return middle.index.to_numpy(), middle.to_numpy(), grouped.min().to_numpy(), grouped.max().to_numpy()

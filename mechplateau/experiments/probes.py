@@ -1,0 +1,99 @@
+"""The attention-output probe (figure 20): when in training can the answer be read off attention's output?
+
+A one-hidden-layer MLP (256 ReLUs) on `blocks.{last}.hook_attn_out` at the output rows predicts the output token. Two
+splits, both by sequence, at every kept checkpoint: the authors' (2,048 fresh sequences; the first 64, 1,024 rows of
+moving window sum, train and the others test) and ours (256 sequences, 4,096 rows, each), with a control of shuffled
+labels. What is done is kept beside the checkpoints and not done again.
+
+Cost: three fits a checkpoint, some ten seconds each at the paper's size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import torch
+
+from mechplateau.circuits import probe
+from mechplateau.experiments.summary import Numbers
+from mechplateau.metrics.plateau import find_plateau
+from mechplateau.runs import Run
+from mechplateau.runs.files import write_text
+
+AUTHORS = {"sequences": 2048, "n_train": 64}
+OURS = {"sequences": 512, "n_train": 256}
+_SEED = 20
+
+
+def probe_curve(run: Run, on_step: Callable[[int], None] = lambda step: None) -> pd.DataFrame:
+    """Test accuracies at every kept checkpoint.
+
+    Returns:
+        columns step, authors, ours, shuffled (ours, labels shuffled).
+    """
+    done = _read(run)
+    for step in run.steps:
+        if str(step) not in done:
+            done[str(step)] = _probe_at(run, step)
+            write_text(_file(run), json.dumps(done, indent=1) + "\n")
+        on_step(step)
+    lines = [{"step": step, **done[str(step)]} for step in run.steps]
+    return pd.DataFrame(lines)
+
+
+def probe_numbers(run: Run) -> Numbers:
+    """Of our split, from what was probed before: probe_plateau (at the checkpoint in the middle of the plateau),
+    probe_end (at the last), probe_shuffled (the control, largest over checkpoints); nothing where nothing was."""
+    done = {int(step): values for step, values in _read(run).items()}
+    plateau = find_plateau(run.metrics["step"].to_numpy(), run.metrics["loss"].to_numpy(dtype=float))
+    if not done or set(done) != set(run.steps):
+        return {}
+    middle = plateau.midpoint
+    during = None if middle is None else done[min(done, key=lambda step: abs(step - middle))]["ours"]
+    return {
+        "probe_plateau": during,
+        "probe_end": done[max(done)]["ours"],
+        "probe_end_authors": done[max(done)]["authors"],
+        "probe_shuffled": max(values["shuffled"] for values in done.values()),
+    }
+
+
+def _probe_at(run: Run, step: int) -> dict[str, float]:
+    model = run.model(step)
+    hook = f"blocks.{run.config.model.n_layers - 1}.hook_attn_out"
+    tokens = run.task.sample(AUTHORS["sequences"], torch.Generator().manual_seed(_SEED))
+
+    def fit(split: dict[str, int], control: bool) -> pd.Series:
+        table = probe(
+            model,
+            tokens[: split["sequences"]],
+            "output",
+            hook=hook,
+            task=run.task,
+            kind="mlp",
+            n_train=split["n_train"],
+            control=control,
+        )
+        return table.iloc[0]
+
+    authors, ours = fit(AUTHORS, False), fit(OURS, True)
+    return {
+        "authors": float(authors["test_accuracy"]),
+        "ours": float(ours["test_accuracy"]),
+        "shuffled": float(ours["shuffled_accuracy"]),
+    }
+
+
+def _file(run: Run) -> Any:
+    return run.path / "probes.json"
+
+
+def _read(run: Run) -> dict[str, dict[str, float]]:
+    try:
+        data = json.loads(_file(run).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

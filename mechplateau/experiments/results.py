@@ -1,0 +1,113 @@
+"""Results on record: one line a run, with where it comes from and its numbers.
+
+`results/runs.csv` holds the paper-size runs that the project's own claims table is made of. Columns: recipe, seed,
+scale; config_hash and versions; machine; then the numbers of `summary`, empty where undefined.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from mechplateau.errors import UserError
+from mechplateau.experiments.recipes import RECIPES, Scale
+from mechplateau.experiments.summary import Numbers, rounded, summarize
+from mechplateau.experiments.training import finished_runs
+from mechplateau.runs import Run
+from mechplateau.runs.files import write_text
+
+KEY = ("recipe", "seed", "scale")
+_FROM = (*KEY, "config_hash", "mechplateau", "torch", "transformer-lens", "processor", "threads", "finished")
+
+
+def on_record() -> pd.DataFrame:
+    """The results that come with the package."""
+    text = resources.files("mechplateau.experiments").joinpath("results", "runs.csv")
+    with text.open("r", encoding="utf-8") as file:
+        return pd.read_csv(file)
+
+
+def line_of(recipe: str, seed: int, scale: Scale, run: Run, probed: Numbers | None = None) -> dict[str, Any]:
+    """A finished run as a line of the table."""
+    sessions = run.environment.get("sessions") or [{}]
+    last = sessions[-1]
+    packages = last.get("packages", {})
+    origin = {
+        "recipe": recipe,
+        "seed": seed,
+        "scale": scale,
+        "config_hash": run.config.content_hash(),
+        **{name: packages.get(name) for name in ("mechplateau", "torch", "transformer-lens")},
+        "processor": last.get("processor"),
+        "threads": last.get("threads"),
+        "finished": last.get("finished"),
+    }
+    return origin | rounded(summarize(run.metrics, run.task) | (probed or {}))
+
+
+def found_in(runs_dir: Path, scale: Scale, seeds: Sequence[int] = range(10)) -> pd.DataFrame:
+    """The same table, of all finished runs of recipes in a folder."""
+    from mechplateau.experiments.probes import probe_numbers
+
+    lines = [
+        line_of(name, seed, scale, run, probe_numbers(run))
+        for name in RECIPES
+        for seed, run in finished_runs(name, seeds, scale, runs_dir).items()
+    ]
+    return pd.DataFrame(lines, columns=None if lines else list(KEY))
+
+
+def merged(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
+    """Both, the new line where both have one; in the order of the recipes."""
+    if new.empty or old.empty:
+        return old if new.empty else new
+    both = pd.concat([old, new]).drop_duplicates(list(KEY), keep="last")
+    order = {name: index for index, name in enumerate(RECIPES)}
+    both = both.sort_values(
+        list(KEY), key=lambda column: column.map(order) if column.name == "recipe" else column
+    )
+    columns = [*_FROM, *(name for name in both.columns if name not in _FROM)]
+    return both[columns].reset_index(drop=True)
+
+
+def write_results(table: pd.DataFrame, path: Path) -> None:
+    """Write a table of results as CSV; whole numbers stay whole."""
+    lines = [",".join(table.columns)]
+    for record in table.to_dict("records"):
+        lines.append(",".join(_cell(value) for value in record.values()))
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def _cell(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else f"{value:.6g}"
+    return json.dumps(value) if isinstance(value, str) and "," in value else str(value)
+
+
+def summaries_of(table: pd.DataFrame, scale: Scale) -> dict[str, list[Numbers]]:
+    """Recipe → the numbers of its runs at this scale."""
+    if not set(KEY) <= set(table.columns):
+        raise UserError(f"results: expected the columns {', '.join(KEY)}, got {', '.join(table.columns)}")
+    chosen = table[table["scale"] == scale]
+    numbers = [name for name in table.columns if name not in _FROM]
+    summaries: dict[str, list[Numbers]] = {}
+    for record in chosen.to_dict("records"):
+        own = {name: _number(record[name]) for name in numbers}
+        summaries.setdefault(str(record["recipe"]), []).append(own)
+    return summaries
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or value != value else float(value)
+
+
+def seeds_of(runs: Iterable[Run]) -> list[int]:
+    """The seeds of runs."""
+    return [run.config.seed for run in runs]

@@ -1,0 +1,71 @@
+"""Train what is missing: recipes become runs, sources first; finished runs are reused by their configuration's hash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from mechplateau.errors import UserError
+from mechplateau.experiments.figures import needed
+from mechplateau.experiments.recipes import RECIPES, NotReady, Scale, is_finished
+from mechplateau.runs import Run, load_run
+from mechplateau.training.sweep import SweepResult, sweep
+
+Announce = Callable[[int], Callable[[SweepResult], None]]
+"""Told how many runs are to be looked at; answers with what is told of each."""
+
+
+def ensure(
+    recipes: Sequence[str],
+    seeds: Sequence[int],
+    scale: Scale,
+    *,
+    runs_dir: Path,
+    jobs: int = 1,
+    threads: int = 1,
+    device: str = "cpu",
+    announce: Announce = lambda number: lambda result: None,
+) -> dict[str, list[Run]]:
+    """The finished runs of these recipes, trained where they are missing.
+
+    Each run is a process of its own with `threads` threads, and so bitwise what it is alone with as many.
+
+    Returns:
+        recipe → its runs, one a seed.
+
+    Raises:
+        UserError: some run failed; names the first, what it said, and how many others.
+    """
+    everything = needed(tuple(recipes))
+    sources = {start[0] for name in everything if (start := RECIPES[name].start) is not None}
+    # What others start from is needed with seed 0, whatever seeds are asked for.
+    first = [(name, seed) for name in everything if RECIPES[name].start is None for seed in seeds]
+    first += [(name, 0) for name in everything if name in sources and 0 not in seeds]
+    second = [(name, seed) for name in everything if RECIPES[name].start is not None for seed in seeds]
+    told = announce(len(first) + len(second))
+    for wave in (first, second):
+        configs = [RECIPES[name].config(seed, scale, runs_dir) for name, seed in wave]
+        results = sweep(configs, runs_dir=runs_dir, jobs=jobs, threads=threads, device=device, on_result=told)
+        failed = [result for result in results if result.outcome == "failed"]
+        if failed:
+            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+            raise UserError(
+                f"{failed[0].path}: failed: {failed[0].message}{more}; run the command again to go on"
+            )
+    return {
+        name: [load_run(runs_dir / RECIPES[name].config(seed, scale, runs_dir).run_name) for seed in seeds]
+        for name in recipes
+    }
+
+
+def finished_runs(name: str, seeds: Sequence[int], scale: Scale, runs_dir: Path) -> dict[int, Run]:
+    """Seed → the finished run of a recipe, of those there are."""
+    found: dict[int, Run] = {}
+    for seed in seeds:
+        try:
+            path = runs_dir / RECIPES[name].config(seed, scale, runs_dir).run_name
+        except NotReady:
+            return found
+        if is_finished(path):
+            found[seed] = load_run(path)
+    return found

@@ -82,6 +82,11 @@ def llm(
     if threads is not None:
         import torch
 
+        from mechplateau.errors import ConfigError
+        from mechplateau.training.loop import MOST_THREADS
+
+        if not 1 <= threads <= MOST_THREADS:
+            raise ConfigError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
         torch.set_num_threads(threads)
     texts = [] if identity_only else load_prompts(prompts)
     if series == DEMO and not Path(series).is_dir():

@@ -32,7 +32,7 @@ N_EXAMPLES = 4
 MANY_STEPS = 32
 """More checkpoints of a hub repository than this are not downloaded without being asked for."""
 
-Prompts = str | Sequence[str] | Sequence[Sequence[int]]
+Prompts = str | Path | Sequence[str] | Sequence[Sequence[int]]
 Progress = Callable[[int, int, str], None]
 """Called with the number of finished checkpoints, their total and what is being done."""
 
@@ -108,6 +108,8 @@ def analyze_series(
             f"steps: none of those asked for is there; {place.name} has {_span(listing.revisions)}"
         )
     texts = _prompts(prompts, config)
+    if not texts and not identity_only:
+        raise ConfigError("prompts: expected at least one, got none")
     store = Store(Path(folder), _settings(place, config, texts)) if folder is not None else None
     final = listing.final or listing.revisions[-1]
     labels = list(dict.fromkeys([*(revision.label for revision in chosen), final.label]))
@@ -125,6 +127,9 @@ def analyze_series(
                 records[label] = job.record(label, measured, store)
             except CheckpointError as error:
                 broken[label] = str(error)
+            # Failures to write are RunErrors: this is the checkpoint's own folder.
+            except OSError as error:
+                broken[label] = f"{error.filename or label}: cannot be read ({error.strerror or error})"
             # A model in a reference cycle would keep its tensors until some later collection.
             gc.collect()
     if not records:
@@ -168,7 +173,8 @@ def analysis_folder(
     prompts."""
     place = open_source(str(source))[0] if isinstance(source, str | Path) else source
     text = _settings(place, config, _prompts(prompts, config))
-    name = re.sub(r"[^\w.-]+", "-", Path(place.name).name)
+    # 60 characters, of up to 4 bytes, leave room below the 255 bytes of a file's name.
+    name = re.sub(r"[^\w.-]+", "-", Path(place.name).name)[:60]
     return Path(runs_dir) / f"llm-{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
@@ -254,12 +260,11 @@ class _Job:
             temperature=config.temperature,
             seed=config.seed,
         )
-        examples = [
-            self._example(i, generation.tokens[i].tolist()) for i in range(min(N_EXAMPLES, len(self.ids)))
-        ]
-        return StepRecord(
-            version, identity, measure(generation), self._digest(), tuple(examples), tuple(suppressed)
-        )
+        values = measure(generation)
+        # What states that are not finite "chose" is no completion.
+        n_examples = min(N_EXAMPLES, len(self.ids)) if values["repetition"] is not None else 0
+        examples = [self._example(i, generation.tokens[i].tolist()) for i in range(n_examples)]
+        return StepRecord(version, identity, values, self._digest(), tuple(examples), tuple(suppressed))
 
     def _example(self, i: int, tokens: list[int]) -> Example:
         if self.tokenizer is None:
@@ -270,31 +275,49 @@ class _Job:
         from mechplateau.llm.loading import load_tokenizer
 
         if not isinstance(self.prompts[0], str):
-            self.ids = [[int(token) for token in prompt] for prompt in self.prompts]
+            self.ids = [list(prompt) for prompt in self.prompts]
             return
-        folder = self.tokenizer_folder or self._find_tokenizer()
-        if folder is None:
-            raise ConfigError(
-                f"{self.place.name}: no tokenizer with the checkpoints or beside them; point to a folder that "
-                "has one (--tokenizer), or check the checkpoints alone (--identity-only)"
-            )
-        self.tokenizer = load_tokenizer(folder)
+        self.tokenizer = (
+            load_tokenizer(self.tokenizer_folder) if self.tokenizer_folder else self._find_tokenizer()
+        )
         self.ids = self.tokenizer(list(self.prompts))["input_ids"]
 
-    def _find_tokenizer(self) -> Path | None:
+    def _find_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The first of the checkpoints' tokenizers that can be read."""
+        from mechplateau.llm.loading import load_tokenizer
+
+        damaged = ""
         for label in self.labels:
             try:
                 folder = self.place.tokenizer_folder(label)
-            except CheckpointError:
+            except (CheckpointError, OSError):
                 continue
-            if folder is not None:
-                return folder
-        return None
+            if folder is None:
+                continue
+            try:
+                return load_tokenizer(folder)
+            except CheckpointError as error:
+                damaged = damaged or f" ({error})"
+        raise ConfigError(
+            f"{self.place.name}: no {'readable ' if damaged else ''}tokenizer with the checkpoints or beside "
+            f"them{damaged}; point to a folder that has one (--tokenizer), or check the checkpoints alone "
+            "(--identity-only)"
+        )
 
 
-def _prompts(prompts: Prompts, config: SeriesConfig) -> Sequence[Any]:
-    given: Sequence[Any] = load_prompts(prompts) if isinstance(prompts, str) else prompts
-    return choose(given, config.n_prompts, config.prompt_seed)
+def _prompts(prompts: Prompts, config: SeriesConfig) -> list[str] | list[list[int]]:
+    """The chosen prompts, all of them strings or all of them lists of token ids; none if none are given."""
+    given: Sequence[Any] = load_prompts(prompts) if isinstance(prompts, str | Path) else prompts
+    chosen = choose(given, config.n_prompts, config.prompt_seed)
+    strings = sum(isinstance(prompt, str) for prompt in chosen)
+    if strings == len(chosen):
+        return chosen
+    try:
+        if not strings:
+            return [[int(token) for token in prompt] for prompt in chosen]
+    except (TypeError, ValueError):
+        pass
+    raise ConfigError("prompts: expected strings only, or sequences of token ids only")
 
 
 def _settings(place: Source, config: SeriesConfig, prompts: Sequence[Any]) -> str:
@@ -346,7 +369,8 @@ def _summary(
         )
         suppressed = sorted({i for record in records.values() for i in record.suppressed})
         sentences.append(
-            f"{config.n_tokens} tokens after each of {n_prompts} prompts, {how}, in {config.dtype}; "
+            f"{config.n_tokens} tokens after each of {n_prompts} prompt{'s' if n_prompts > 1 else ''}, {how}, "
+            f"in {config.dtype}; "
             f"ruled out: {'token ' + ', '.join(map(str, suppressed)) if suppressed else 'nothing'}."
         )
         sentences += _peak(table)
@@ -356,6 +380,9 @@ def _summary(
         sentences.append(
             f"Left out: {len(listing.left_out)} revisions of other stages, whose steps count anew."
         )
+    if listing.nameless:
+        some = ", ".join(listing.nameless[:4]) + (" …" if len(listing.nameless) > 4 else "")
+        sentences.append(f"Not looked at, as their names describe no step: {some}.")
     return tuple(sentences)
 
 
@@ -365,10 +392,14 @@ def _peak(table: pd.DataFrame) -> list[str]:
     if rows.empty:
         return []
     peak, last = rows.iloc[int(rows["cos_final"].to_numpy().argmax())], rows.iloc[-1]
+    later = (
+        f"; at step {last['step']} it is {last['cos_final']:.2f} (repetition {last['repetition']:.2f})"
+        if last["step"] != peak["step"]
+        else ""
+    )
     return [
         f"Over the checkpoints that are not doubtful, COS is largest at step {peak['step']} ({peak['cos_final']:.2f}, "
-        f"repetition {peak['repetition']:.2f}); at step {last['step']} it is {last['cos_final']:.2f} "
-        f"(repetition {last['repetition']:.2f})."
+        f"repetition {peak['repetition']:.2f}){later}."
     ]
 
 

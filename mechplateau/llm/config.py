@@ -19,14 +19,14 @@ class SeriesConfig(Config):
 
     n_prompts: int = Field(default=100, ge=1)
     """At most this many prompts are used."""
-    prompt_seed: int | None = Field(default=None, ge=0)
+    prompt_seed: int | None = Field(default=None, ge=0, lt=2**63)
     """null: the first `n_prompts`; a number: that many at random, without repetition, in the order drawn."""
     n_tokens: int = Field(default=8, ge=2)
     """Tokens generated after each prompt; the collapse is measured over all pairs of the positions predicting
     them."""
     temperature: float | None = Field(default=None, gt=0)
     """null: greedy; a number: sample from softmax(logits / temperature)."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Of the sampling; each prompt has its own random numbers, so batches do not change what is drawn."""
     dtype: Dtype = "float32"
     """The type the model is run in; measurements are always taken in float32."""

@@ -48,7 +48,7 @@ class DemoConfig(Config):
     steps)."""
     text_bytes: int = Field(default=6_000_000, ge=10_000)
     """How much of the standard library is read."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**63)
 
     def checkpoint_steps(self) -> list[int]:
         """0, 1, 2, 3, 4, 6, 8, 12, 16 … and the last: two a doubling."""

@@ -71,13 +71,13 @@ def generate(
         seed: of those numbers.
 
     Raises:
-        ConfigError: an empty prompt, or one too long for the model's context.
+        ConfigError: an empty prompt, one too long for the model's context, or ids that cannot be.
         CheckpointError: an architecture whose layers or positions are not found, or a prompt with tokens that
             the model does not have.
     """
     import torch
 
-    _check(model, prompts, n_tokens)
+    _check(model, prompts, n_tokens, suppress)
     generator = torch.Generator().manual_seed(seed)
     uniform = torch.rand(len(prompts), n_tokens, generator=generator, dtype=torch.float64)
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
@@ -204,7 +204,9 @@ def _layers(model: PreTrainedModel) -> nn.ModuleList:
     )
 
 
-def _check(model: PreTrainedModel, prompts: Sequence[Sequence[int]], n_tokens: int) -> None:
+def _check(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], n_tokens: int, suppress: Sequence[int]
+) -> None:
     if (
         "position_ids" not in inspect.signature(model.forward).parameters
         or model.get_output_embeddings() is None
@@ -222,10 +224,16 @@ def _check(model: PreTrainedModel, prompts: Sequence[Sequence[int]], n_tokens: i
             f"{type(model).__name__}: the prompts hold token {largest}, beyond the vocabulary of {vocabulary}; "
             "the tokenizer belongs to another model"
         )
+    if not all(0 <= token < vocabulary for token in suppress):
+        raise ConfigError(
+            f"suppress: expected ids below the vocabulary of {vocabulary}, got {list(suppress)}"
+        )
     context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     for number, prompt in enumerate(prompts, start=1):
         if not len(prompt):
             raise ConfigError(f"prompts: number {number} has no token; take it out")
+        if min(prompt) < 0:
+            raise ConfigError(f"prompts: number {number} has token {min(prompt)}; expected ids from 0")
         if context is not None and len(prompt) + n_tokens - 1 > context:
             raise ConfigError(
                 f"prompts: number {number} has {len(prompt)} tokens, with {n_tokens} new ones too many for a "

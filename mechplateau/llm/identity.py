@@ -95,11 +95,30 @@ class Identity:
         """Names of tensors with an infinity or NaN in them."""
         return [name for name, tensor in self.tensors.items() if not tensor.finite]
 
+    def differences(self, other: Identity) -> list[str]:
+        """Names of tensors that only one of the two has, or that have another shape in the other.
+
+        A tied tensor may be stored under both of its names or under one: what equals a tensor that both have
+        is no difference.
+        """
+        shared = self.tensors.keys() & other.tensors.keys()
+        return sorted(
+            [name for name in shared if self.tensors[name].shape != other.tensors[name].shape]
+            + [
+                name
+                for identity in (self, other)
+                for name, tensor in identity.tensors.items()
+                if name not in shared
+                and not any(tensor.hash == identity.tensors[twin].hash for twin in shared)
+            ]
+        )
+
     def agreement(self, other: Identity) -> str | None:
         """The coarsest type at which some tensor needed comparing, if all tensors are equal; else None."""
-        if self.tensors.keys() != other.tensors.keys():
+        if self.differences(other):
             return None
-        levels = {tensor.agreement(other.tensors[name]) for name, tensor in self.tensors.items()}
+        shared = self.tensors.keys() & other.tensors.keys()
+        levels = {self.tensors[name].agreement(other.tensors[name]) for name in shared}
         if None in levels:
             return None
         coarse = sorted(level for level in levels if level is not None and level != "float32")

@@ -86,6 +86,9 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     """
     from transformers import AutoTokenizer
 
+    # transformers would take the path of no folder for a name of the hub.
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no readable tokenizer (there is no such folder)")
     with quiet():
         try:
             return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
@@ -102,13 +105,18 @@ def has_tokenizer(folder: Path) -> bool:
 
 
 def end_of_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None) -> list[int]:
-    """Ids of the end-of-text token: the tokenizer's; without one, those of the generation settings."""
-    if tokenizer is not None and tokenizer.eos_token_id is not None:
-        return [int(tokenizer.eos_token_id)]
-    for settings in (model.generation_config, model.config):
+    """Ids of the end-of-text token: the tokenizer's; without one, those of the generation settings.
+
+    Ids beyond the vocabulary do not count: the model cannot generate them.
+    """
+    vocabulary = model.get_input_embeddings().num_embeddings
+    for settings in (tokenizer, model.generation_config, model.config):
         ids = getattr(settings, "eos_token_id", None)
-        if ids is not None:
-            return [int(i) for i in (ids if isinstance(ids, list) else [ids])]
+        known = [
+            i for i in (ids if isinstance(ids, list) else [ids]) if i is not None and 0 <= i < vocabulary
+        ]
+        if known:
+            return [int(i) for i in known]
     return []
 
 
@@ -122,7 +130,8 @@ def torch_device(name: str) -> torch.device:
 
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        # Some names stand for devices without memory (meta): numbers must come back.
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(f"device: {name!r} cannot be used here ({_first_line(error)})") from None
     return device

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +17,7 @@ DEFAULT = "default"
 ARC_EASY = "arc-easy"
 
 
-def load_prompts(source: str = DEFAULT) -> list[str]:
+def load_prompts(source: str | Path = DEFAULT) -> list[str]:
     """Prompts in their order.
 
     Args:
@@ -32,12 +34,13 @@ def load_prompts(source: str = DEFAULT) -> list[str]:
         return _arc_easy()
     path = Path(source)
     try:
-        prompts = _lines(path.read_text(encoding="utf-8"))
+        # utf-8-sig: a mark at the beginning, which some editors write, is not part of the first prompt.
+        prompts = _lines(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise ConfigError(
             f"prompts: expected {DEFAULT}, {ARC_EASY} or a text file with one prompt a line, "
-            f"got {source!r} ({reason})"
+            f"got {str(source)!r} ({reason})"
         ) from None
     if not prompts:
         raise ConfigError(f"prompts: {source} has no line with text")
@@ -64,7 +67,8 @@ def _arc_easy() -> list[str]:
     try:
         from datasets import load_dataset
 
-        return list(load_dataset("allenai/ai2_arc", "ARC-Easy", split="test")["question"])
+        with _quiet_retries():
+            return list(load_dataset("allenai/ai2_arc", "ARC-Easy", split="test")["question"])
     # datasets raises whatever its transport raises; each means that the questions are not to be had here.
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -72,3 +76,15 @@ def _arc_easy() -> list[str]:
             f"prompts: the dataset allenai/ai2_arc (ARC-Easy, test split) is not at hand ({reason}); give a text "
             "file with one question a line instead, or use the default"
         ) from None
+
+
+@contextlib.contextmanager
+def _quiet_retries() -> Iterator[None]:
+    """Without a line for each of the hub's attempts: how they end is said once."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

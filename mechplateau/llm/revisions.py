@@ -24,6 +24,8 @@ _NAME = re.compile(
     r"(?:-tokens(?P<tokens>\d+)(?P<unit>[MBT]?))?"
 )
 _UNIT = {"": 1, "M": 10**6, "B": 10**9, "T": 10**12}
+_LARGEST = 2**63 - 1
+"""A table's integers end here; no training run comes near."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,14 @@ def parse_revision(label: str) -> Revision | None:
     if match is None:
         return None
     part = match.groupdict()
-    return Revision(
-        label,
-        step=int(part["step"]),
-        stage=int(part["stage"]) if part["stage"] else None,
-        ingredient=int(part["ingredient"]) if part["ingredient"] else None,
-        tokens=int(part["tokens"]) * _UNIT[part["unit"]] if part["tokens"] else None,
-    )
+    numbers = {
+        name: int(part[name]) if part[name] else None for name in ("step", "stage", "ingredient", "tokens")
+    }
+    if numbers["tokens"] is not None:
+        numbers["tokens"] *= _UNIT[part["unit"]]
+    if any(number is not None and number > _LARGEST for number in numbers.values()):
+        return None
+    return Revision(label, **numbers)
 
 
 @dataclass(frozen=True)
@@ -72,17 +75,20 @@ class Listing:
     """The revision that keeps the published weights under a name without a step, if there is one."""
     left_out: tuple[str, ...] = ()
     """Names of other stages: their steps count from another start."""
+    nameless: tuple[str, ...] = ()
+    """Names that describe no step."""
 
 
 def arrange(labels: Iterable[str], *, stage: int | None = None, source: str = "the series") -> Listing:
     """Parse names, keep one stage (the first there is unless `stage` is given) and sort by step.
 
-    Names that describe no step are ignored; so are repetitions (a branch and a tag of one name).
+    Names that describe no step are set aside; repetitions (a branch and a tag of one name) count once.
 
     Raises:
         ConfigError: `stage` is not there, or two names stand for the same step.
     """
-    parsed = [revision for label in sorted(set(labels)) if (revision := parse_revision(label)) is not None]
+    names = sorted(set(labels))
+    parsed = [revision for label in names if (revision := parse_revision(label)) is not None]
     steps = [revision for revision in parsed if revision.step is not None]
     finals = {revision.label: revision for revision in parsed if revision.step is None}
     final = next((finals[label] for label in FINAL_LABELS if label in finals), None)
@@ -99,7 +105,8 @@ def arrange(labels: Iterable[str], *, stage: int | None = None, source: str = "t
                 f"{source}: {one.label!r} and {other.label!r} both stand for step {one.step}; keep one"
             )
     left_out = tuple(r.label for r in steps if r not in chosen)
-    return Listing(tuple(chosen), final, left_out)
+    nameless = set(names) - {revision.label for revision in parsed}
+    return Listing(tuple(chosen), final, left_out, tuple(sorted(nameless)))
 
 
 @dataclass(frozen=True)

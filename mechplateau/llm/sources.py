@@ -89,12 +89,27 @@ def open_source(text: str) -> tuple[Source, StepChoice | None]:
     if text in PRESETS:
         return HubSource(PRESETS[text].repository), StepChoice.parse(PRESETS[text].steps)
     parts = text.split("/")
-    if len(parts) == 2 and all(part and not part.startswith((".", "~")) for part in parts):
+    if (
+        len(parts) == 2
+        and all(part and not part.startswith((".", "~")) for part in parts)
+        and _hub_name(text)
+    ):
         return HubSource(text), None
     raise ConfigError(
         f"{text!r}: expected a folder of checkpoint folders, a repository of the hub (owner/name), or one of "
         f"{', '.join(PRESETS)}"
     )
+
+
+def _hub_name(text: str) -> bool:
+    """Whether the hub could have a repository of this name."""
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    try:
+        validate_repo_id(text)
+    except HFValidationError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -110,14 +125,20 @@ class FolderSource:
         return str(self.path)
 
     def listing(self, stage: int | None = None) -> Listing:
-        """The subfolders whose names describe steps, whatever they hold.
+        """The subfolders whose names describe steps, whatever they hold, and links, wherever they lead.
 
         Raises:
-            CheckpointError: there is none.
+            CheckpointError: there is none, or the folder cannot be read.
         """
-        listing = arrange(
-            [p.name for p in self.path.iterdir() if p.is_dir()], stage=stage, source=str(self.path)
-        )
+        try:
+            names = [
+                path.name
+                for path in self.path.iterdir()
+                if (path.is_symlink() or path.is_dir()) and not path.name.startswith(".")
+            ]
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: cannot be read ({error.strerror})") from None
+        listing = arrange(names, stage=stage, source=str(self.path))
         if not listing.revisions:
             hint = " (this is a single checkpoint: give the folder above it)" if self._is_checkpoint() else ""
             raise CheckpointError(
@@ -247,7 +268,8 @@ class HubSource:
         }
         if not self._commits:
             raise CheckpointError(
-                f"{self.name}: {why} and no copy is in the cache; where there is a network, download config.json, "
+                f"{self.name}: no folder of this name, {why} and no copy is in the cache; "
+                "where there is a network, download config.json, "
                 f"tokenizer and *.safetensors of each revision (`hf download {self.name} --revision REVISION "
                 "--local-dir SERIES/REVISION`, REVISION being step512 or stage1-step150-tokens1B, say), then give "
                 "SERIES, the folder of these folders, in place of the name"

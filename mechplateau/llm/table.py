@@ -2,9 +2,9 @@
 
     step, stage, tokens   from the name; step is null for the final weights, which close the table
     label                 the name; for a step that is missing, none
-    verdict               ok, final (of the row without a step), or the flags joined by +: duplicate,
-                          equals_final, foreign_tensor, jump; or missing (no such revision), broken (it cannot
-                          be read)
+    verdict               ok, final (of the row without a step), or the flags joined by +: other_model,
+                          duplicate, equals_final, foreign_tensor, jump; or missing (no such revision), broken
+                          (it cannot be read)
     doubtful              a flag was raised: the checkpoint may not be what its name says
     note                  the verdict in words
     joined                whether a curve may join this row to the one before: both are measured, neither
@@ -106,11 +106,14 @@ def _row(
         return {**row, "verdict": "broken", "note": broken[revision.label]}
     record, verdict = records[revision.label], verdicts[revision.label]
     plain = "final" if revision.step is None else "ok"
+    notes = verdict.notes or [_plain_note(revision, final_label)]
+    if record.measures is not None and record.measures["cos_final"] is None:
+        notes = [*notes, "its hidden states are not finite in the type it was run in, so nothing is measured"]
     return {
         **row,
         "verdict": "+".join(verdict.flags) or plain,
         "doubtful": verdict.doubtful,
-        "note": "; ".join(verdict.notes) or _plain_note(revision, final_label),
+        "note": "; ".join(notes),
         "hash": record.identity.hash,
         "same_as": ", ".join(verdict.same_as),
         "dtype": record.identity.dtype,

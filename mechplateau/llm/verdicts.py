@@ -2,14 +2,17 @@
 
 In this order, each looking only at what the ones before let pass:
 
-1. **Copies.** Checkpoints with the same content. One that equals the final weights is flagged `equals_final`
+1. **Other models.** Checkpoints whose tensors have other names or shapes than those of most (in doubt: of the
+   final weights) are flagged `other_model`, and compared with nothing. A tied tensor may be stored once or
+   twice.
+2. **Copies.** Checkpoints with the same content. One that equals the final weights is flagged `equals_final`
    (except the last step itself, which should); the others of a group are all flagged `duplicate`: at most one
    of them can be genuine, and the content does not say which.
-2. **Foreign tensors.** A trained tensor that two checkpoints share although it differs in between (flag
+3. **Foreign tensors.** A trained tensor that two checkpoints share although it differs in between (flag
    `foreign_tensor`) belongs to one of them at most: not to the one that is far off the path there, and in
    doubt it is named on both. The same for a matrix that stood still between neighbors while other matrices
    moved. Tensors that are constant, or equal in all checkpoints, are not evidence.
-3. **Jumps.** With d(i, j) the distance of two checkpoints, the detour of an inner checkpoint is
+4. **Jumps.** With d(i, j) the distance of two checkpoints, the detour of an inner checkpoint is
    (d(i−1, i) + d(i, i+1)) / d(i−1, i+1): 1 on a straight line, at most √2 on a random walk, 2 for independent
    checkpoints. Above 3 it is flagged `jump`, the worst first, until none is left. Then an interval whose
    distance is more than 4 times that of each neighboring interval (scaled up by the ratio of their lengths in
@@ -84,21 +87,52 @@ def judge(
         *([final] if final is not None and final.label not in {k.label for k in series} else []),
     ]
     verdicts = {known.label: Verdict() for known in everyone}
+    _other_models(everyone, final, verdicts)
     _paths(series, verdicts)
     _copies(everyone, final, last_label, verdicts)
-    _foreign_tensors(_without_copies(series, verdicts), final, verdicts)
-    _jumps([known for known in series if not verdicts[known.label].doubtful], verdicts)
+    same_model = [known for known in series if "other_model" not in verdicts[known.label].flags]
+    if final is not None and "other_model" in verdicts[final.label].flags:
+        final = None
+    _foreign_tensors(_without_copies(same_model, verdicts), final, verdicts)
+    _jumps([known for known in same_model if not verdicts[known.label].doubtful], verdicts)
     return verdicts
 
 
+def _other_models(everyone: Sequence[Known], final: Known | None, verdicts: Mapping[str, Verdict]) -> None:
+    if not everyone:
+        return
+    groups: list[list[Known]] = []
+    for known in everyone:
+        for group in groups:
+            if not known.identity.differences(group[0].identity):
+                group.append(known)
+                break
+        else:
+            groups.append([known])
+    end = final.label if final is not None else everyone[-1].label
+    usual = max(groups, key=lambda group: (len(group), end in [known.label for known in group]))
+    for group in groups:
+        if group is usual:
+            continue
+        for known in group:
+            names = known.identity.differences(usual[0].identity)
+            verdicts[known.label].flag(
+                "other_model",
+                f"its tensors are not those of {usual[0].label}: {len(names)} have another name or shape "
+                f"({_some(names)})",
+            )
+
+
 def _paths(series: Sequence[Known], verdicts: Mapping[str, Verdict]) -> None:
+    """Distances and detours, where they are those of one model."""
+    comparable = [not one.identity.differences(other.identity) for one, other in pairwise(series)]
     for i, known in enumerate(series):
-        if i:
+        if i and comparable[i - 1]:
             norm = series[i - 1].identity.squared_norm() ** 0.5
             if norm:
                 verdicts[known.label].distance = _distance(series[i - 1], known) / norm
-        if 0 < i < len(series) - 1:
-            verdicts[known.label].detour = _detour(series[i - 1], known, series[i + 1])
+            if i < len(series) - 1 and comparable[i]:
+                verdicts[known.label].detour = _detour(series[i - 1], known, series[i + 1])
 
 
 def _copies(
@@ -270,8 +304,8 @@ def _lone_jumps(path: Sequence[Known], verdicts: Mapping[str, Verdict]) -> None:
     for before, known, after in zip(path, path[1:], path[2:], strict=False):
         detours = {
             name: _detour(before, known, after, name)
-            for name, tensor in known.identity.tensors.items()
-            if len(tensor.shape) >= 2
+            for name in _shared_names((before, known, after))
+            if len(known.identity.tensors[name].shape) >= 2
         }
         far = {
             name: detour for name, detour in detours.items() if detour is not None and detour > DETOUR_LIMIT

@@ -6,6 +6,7 @@ which knows tensors and plain containers and nothing else; a file that needs mor
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import warnings
@@ -24,24 +25,30 @@ _LAYOUTS = (
     ("pytorch_model.bin.index.json", "pytorch_model.bin"),
 )
 """Index of a sharded checkpoint and name of an unsharded one, in order of preference."""
+_LONGEST_NAME = 255
+"""Bytes in the name of a file, on the file systems in use."""
 
 
 def weight_files(folder: Path) -> list[Path]:
     """The weight files of a checkpoint folder: one safetensors set if there is one, else one pickled set.
 
     Raises:
-        CheckpointError: no weights, a shard that the index names is missing, or an unreadable index.
+        CheckpointError: no weights, a shard that the index names is missing, or an unreadable folder or
+            index.
     """
-    for index_name, single_name in _LAYOUTS:
-        index, single = folder / index_name, folder / single_name
-        if index.is_file():
-            files = [folder / name for name in _shards(index)]
-            absent = [file.name for file in files if not file.is_file()]
-            if absent:
-                raise CheckpointError(f"{folder}: {index_name} names {', '.join(absent)}, which is not there")
-            return files
-        if single.is_file():
-            return [single]
+    with _readable(folder):
+        for index_name, single_name in _LAYOUTS:
+            index, single = folder / index_name, folder / single_name
+            if index.is_file():
+                files = [folder / name for name in _shards(index)]
+                absent = [file.name for file in files if not file.is_file()]
+                if absent:
+                    raise CheckpointError(
+                        f"{folder}: {index_name} names {', '.join(absent)}, which is not there"
+                    )
+                return files
+            if single.is_file():
+                return [single]
     raise CheckpointError(
         f"{folder}: no weights; expected model.safetensors (or its shards with their index)"
     )
@@ -68,23 +75,42 @@ def stamp(folder: Path) -> list[list[str | int]]:
 
     Equal stamps mean that a finished measurement of this folder still holds.
     """
-    files = [*weight_files(folder), *sorted(folder.glob("*.json"))]
-    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sorted(set(files))]
+    with _readable(folder):
+        # A link to a file that is gone says nothing of its own.
+        files = {*weight_files(folder), *(path for path in folder.glob("*.json") if path.is_file())}
+        return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sorted(files)]
+
+
+@contextlib.contextmanager
+def _readable(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename or folder}: cannot be read ({error.strerror or error})"
+        ) from None
 
 
 def _shards(index: Path) -> list[str]:
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError, OSError) as error:
+        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    # RecursionError: brackets nested by the thousand.
+    except (ValueError, KeyError, AttributeError, TypeError, OSError, RecursionError) as error:
         raise CheckpointError(f"{index}: not an index of shards ({type(error).__name__}: {error})") from None
+    if not names:
+        raise CheckpointError(f"{index}: names no shard")
+    kind = Path(index.name.removesuffix(".index.json")).suffix
     for name in names:
         # An index is data from outside: it may not point out of its folder, nor change the kind of file.
         if (
-            Path(name).name != name
-            or Path(name).suffix != Path(index.name.removesuffix(".index.json")).suffix
+            not isinstance(name, str)
+            or "\0" in name
+            or len(name.encode(errors="replace")) > _LONGEST_NAME
+            or Path(name).name != name
+            or Path(name).suffix != kind
         ):
-            raise CheckpointError(f"{index}: {name!r} is not the name of a shard in this folder")
-    return names
+            raise CheckpointError(f"{index}: {str(name)[:80]!r} is not the name of a shard in this folder")
+    return sorted(names)
 
 
 def _read_safetensors(file: Path) -> Iterator[tuple[str, Tensor]]:
@@ -122,4 +148,9 @@ def _read_pickle(file: Path) -> Iterator[tuple[str, Tensor]]:
             raise CheckpointError(
                 f"{file}: expected tensors by name, got {type(tensor).__name__} under {name!r}"
             )
-        yield name, tensor
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+            kind = "quantized" if tensor.is_quantized else f"{tensor.layout} on {tensor.device}"
+            raise CheckpointError(
+                f"{file}: expected plain tensors, got {kind.removeprefix('torch.')} under {name!r}"
+            )
+        yield name, tensor.detach()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import os
@@ -15,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from mechplateau.errors import CheckpointError, ConfigError, RunError
 from mechplateau.llm import SeriesConfig, analysis_folder, analyze_series
@@ -433,3 +435,100 @@ def test_generation_runs_in_eval_mode_once_a_checkpoint(make_series, monkeypatch
     )
     analyze_series(make_series([0, 1, 2]), prompts=PROMPTS)
     assert modes == [False, False, False]
+
+
+def test_a_damaged_tokenizer_is_not_the_end(make_series) -> None:
+    series = make_series([0, 1, 2])
+    (series / "step0" / "tokenizer.json").write_text("{")
+    analysis = analyze_series(series, prompts=PROMPTS)
+    assert analysis.table["verdict"].tolist() == ["ok", "ok", "ok"]
+    for step in (1, 2):
+        (series / f"step{step}" / "tokenizer.json").write_text("{")
+    with pytest.raises(
+        ConfigError, match=r"no readable tokenizer .*step0: no readable tokenizer \(.*--tokenizer"
+    ):
+        analyze_series(series, prompts=PROMPTS)
+
+
+def test_end_of_text_beyond_the_vocabulary_is_the_models_own(make_series, tokenizer) -> None:
+    series = make_series([0, 1, 2])
+    other = copy.deepcopy(tokenizer)
+    other.add_special_tokens({"eos_token": "<end>"})
+    for step in (0, 1, 2):
+        other.save_pretrained(series / f"step{step}")
+    analysis = analyze_series(series, prompts=PROMPTS)
+    assert any("ruled out: token 0." in sentence for sentence in analysis.summary)
+
+
+def test_links_that_lead_nowhere_and_files_without_access_break_one_checkpoint(
+    make_series, monkeypatch
+) -> None:
+    series = make_series([0, 1, 2, 4])
+    shutil.rmtree(series / "step1")
+    (series / "step1").symlink_to(series / "gone")
+    original = Path.is_file
+
+    def is_file(path: Path) -> bool:
+        if path.parent.name == "step2":
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    analysis = analyze_series(series, prompts=PROMPTS)
+    assert analysis.table["verdict"].tolist() == ["ok", "broken", "broken", "ok"]
+    assert "Permission denied" in analysis.table["note"][2]
+
+
+def test_a_checkpoint_of_another_size_is_not_joined(make_series, save_checkpoint, neox_config) -> None:
+    series = make_series([0, 1, 2, 4, 8])
+    wide = GPTNeoXConfig(**{**neox_config.to_dict(), "hidden_size": 24})
+    GPTNeoXForCausalLM(wide).save_pretrained(series / "step2")
+    analysis = analyze_series(series, prompts=PROMPTS)
+    assert column(analysis, "verdict") == {0: "ok", 1: "ok", 2: "other_model", 4: "ok", 8: "ok"}
+    assert list(column(analysis, "joined").values()) == [False, True, False, False, True]
+    assert analysis.table["cos_final"].notna().all()
+
+
+def test_states_that_overflow_leave_no_numbers_and_no_completions(make_series) -> None:
+    series = make_series([0, 1, 2])
+    weights = load_file(series / "step1" / "model.safetensors")
+    for name, tensor in weights.items():
+        if name.endswith("mlp.dense_4h_to_h.weight"):
+            tensor *= 1e5
+    save_file(weights, series / "step1" / "model.safetensors", metadata={"format": "pt"})
+    analysis = analyze_series(series, SeriesConfig(dtype="float16"), prompts=PROMPTS)
+    row = analysis.table.iloc[1]
+    assert row[["loss", "repetition", "entropy", "cos_final"]].isna().all()
+    assert "its hidden states are not finite in the type it was run in" in row["note"]
+    assert set(analysis.examples) == {"step0", "step2"}
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ([], "expected at least one, got none"),
+        (["a", [1]], "expected strings only, or sequences of token ids only"),
+        ([[1], "12"], "expected strings only, or sequences of token ids only"),
+        ([1, 2], "expected strings only, or sequences of token ids only"),
+    ],
+)
+def test_prompts_of_no_use_are_named(make_series, prompts, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        analyze_series(make_series([0]), prompts=prompts)
+
+
+def test_prompts_may_be_a_path_or_a_tensor(make_series, tmp_path) -> None:
+    series = make_series([0])
+    (tmp_path / "prompts.txt").write_text("sun\nWhy ice?\n")
+    from_file = analyze_series(series, prompts=tmp_path / "prompts.txt")
+    assert [example.prompt for example in from_file.examples["step0"]] == ["sun", "Why ice?"]
+    ids = analyze_series(series, prompts=torch.tensor([[1, 2], [3, 4]]), folder=tmp_path / "kept")
+    assert [example.prompt for example in ids.examples["step0"]] == ["1 2", "3 4"]
+
+
+def test_names_that_describe_no_step_are_said(make_series) -> None:
+    series = make_series([0, 1, 2])
+    (series / "step2-backup").mkdir()
+    (series / ".cache").mkdir()
+    analysis = analyze_series(series, identity_only=True)
+    assert analysis.summary[-1] == "Not looked at, as their names describe no step: step2-backup."

@@ -165,6 +165,7 @@ def test_half_precision_is_measured_in_float32(neox: PreTrainedModel, dtype: tor
     ("prompts", "message"),
     [
         ([], "expected at least one"),
+        ([[1], [2, -3]], "number 2 has token -3; expected ids from 0"),
         ([[1], []], "number 2 has no token"),
         ([[1] * 26], "26 tokens, with 8 new ones too many for a context of 32"),
     ],
@@ -207,3 +208,29 @@ def test_states_that_overflow_are_undefined() -> None:
 
     states = torch.full((1, 2, 3), torch.nan)
     assert measure(Generation(torch.tensor([[1, 2]]), {"final": states}, 1.0))["cos_final"] is None
+
+
+def test_nothing_is_made_up_of_states_that_are_not_finite() -> None:
+    from mechplateau.llm.generation import Generation
+
+    states = torch.ones(2, 3, 4)
+    states[1, 2, 0] = torch.inf
+    values = measure(
+        Generation(torch.zeros(2, 3, dtype=torch.int64), {"final": states, "embed": states.abs()}, 1.0)
+    )
+    assert values["repetition"] is None
+    assert values["entropy"] is None
+
+
+def test_ids_that_cannot_be_suppressed_are_named(neox: PreTrainedModel) -> None:
+    with pytest.raises(ConfigError, match=r"suppress: expected ids below the vocabulary of 50, got \[50\]"):
+        generate(neox, PROMPTS, suppress=[50])
+
+
+def test_measuring_reports_no_choice_of_kernels(caplog: pytest.LogCaptureFixture, monkeypatch) -> None:
+    from mechplateau.llm.generation import Generation
+    from mechplateau_kernels import _dispatch
+
+    monkeypatch.setattr(_dispatch, "_said", set())
+    measure(Generation(torch.zeros(1, 3, dtype=torch.int64), {"final": torch.ones(1, 3, 4)}, 1.0))
+    assert not caplog.records

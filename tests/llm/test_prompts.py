@@ -64,3 +64,30 @@ def test_arc_easy_without_a_network_is_one_line(monkeypatch: pytest.MonkeyPatch)
     assert "is not at hand (Couldn't reach 'allenai/ai2_arc' on the Hub); give a text file" in str(
         caught.value
     )
+
+
+def test_the_mark_of_some_editors_and_their_line_ends_are_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_bytes(b"\xef\xbb\xbfWhy ice?\r\n\r\nsun\r\n")
+    assert load_prompts(path) == ["Why ice?", "sun"]
+
+
+def test_retries_without_a_network_are_not_reported_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import logging
+
+    import datasets
+
+    client = logging.getLogger("huggingface_hub")
+    level = client.level
+
+    def load_dataset(*args: str, **kwargs: str) -> None:
+        logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 1s")
+        raise ConnectionError("no")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(ConfigError, match="not at hand"):
+        load_prompts("arc-easy")
+    assert not caplog.records
+    assert client.level == level

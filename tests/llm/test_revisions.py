@@ -88,3 +88,9 @@ def test_step_choice_refuses_what_it_cannot_read(text: str) -> None:
 )
 def test_missing_steps_follow_from_the_spacing(steps: list[int], missing: list[int]) -> None:
     assert missing_steps(steps) == missing
+
+
+def test_numbers_beyond_any_table_describe_no_step() -> None:
+    listing = arrange(["step1", f"step{2**63 - 1}", f"step{2**63}", "stage1-step3-tokens99999999T", "notes"])
+    assert [revision.step for revision in listing.revisions] == [1, 2**63 - 1]
+    assert listing.nameless == ("notes", "stage1-step3-tokens99999999T", f"step{2**63}")

@@ -224,6 +224,7 @@ def test_no_network_and_no_copy_is_one_clear_line(
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith("EleutherAI/pythia-14m: ")
+    assert "no folder of this name" in message
     assert ("HF_HUB_OFFLINE is set" in message) == offline
     assert "hf download EleutherAI/pythia-14m --revision REVISION --local-dir SERIES/REVISION" in message
     assert "then give SERIES, the folder of these folders, in place of the name" in message
@@ -251,7 +252,8 @@ def test_arguments_are_told_apart(tmp_path: Path) -> None:
     assert isinstance(source, FolderSource)
     assert steps.everything
     assert open_source("owner/name")[1] is None
-    for text in ("pythia-3b", "a/b/c", "./gone", "/gone/away", ""):
+    odd = ("My Models/pythia", "a--b/c", "a/b.git", "unicode/é", "-x/y")
+    for text in ("pythia-3b", "a/b/c", "./gone", "/gone/away", "", *odd):
         with pytest.raises(ConfigError, match="expected a folder of checkpoint folders, a repository"):
             open_source(text)
     assert len([name for name in PRESETS if name.startswith("pythia")]) == 8

@@ -221,3 +221,40 @@ def test_fewer_than_three_checkpoints_can_still_be_copies() -> None:
     assert flags({0: state(0.0)}) == {}
     assert flags({0: state(0.0), 1: state(0.1)}) == {}
     assert flags({0: state(0.0), 1: state(0.0)}) == {"step0": ["equals_final"]}
+
+
+def test_a_checkpoint_of_another_model_is_compared_with_nothing() -> None:
+    states = smooth(STEPS)
+    wider = {name: torch.cat([tensor, tensor]) for name, tensor in states[8].items()}
+    known = series({**states, 8: wider})
+    verdicts = judge(known, known[-1], last_label="step128")
+    assert {label: verdict.flags for label, verdict in verdicts.items() if verdict.flags} == {
+        "step8": ["other_model"]
+    }
+    assert verdicts["step8"].notes == [
+        "its tensors are not those of step0: 5 have another name or shape (bias, ones, w1 and 2 more)"
+    ]
+    undefined = [label for label, verdict in verdicts.items() if verdict.distance is None]
+    assert undefined == ["step0", "step8", "step16"]
+    assert verdicts["step16"].detour is None
+
+
+def test_a_checkpoint_without_one_of_the_tensors() -> None:
+    states = smooth(STEPS)
+    del states[8]["w2"]
+    assert flags(states) == {"step8": ["other_model"]}
+
+
+def test_final_weights_of_another_model_are_the_odd_ones() -> None:
+    small = {name: tensor[:5] for name, tensor in state(1.0).items()}
+    final = Known("main", None, identify(small))
+    assert flags(smooth(STEPS), final) == {"main": ["other_model"]}
+
+
+def test_tied_tensors_stored_once_or_twice_are_the_same_model() -> None:
+    states = {step: {**tensors, "head": tensors["w1"]} for step, tensors in smooth(STEPS).items()}
+    for step in (2, 8, 128):
+        del states[step]["head"]
+    assert flags(states) == {}
+    states[16] = {**states[128], "head": states[128]["w1"]}
+    assert flags(states)["step16"] == ["equals_final"]

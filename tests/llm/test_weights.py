@@ -136,3 +136,44 @@ def test_stamp_changes_with_the_files(tmp_path: Path) -> None:
     assert stamp(tmp_path) == before
     os.utime(tmp_path / "model.safetensors", ns=(1, 1))
     assert stamp(tmp_path) != before
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "not an index of shards"),
+        ('{"weight_map": {}}', "names no shard"),
+        ('{"weight_map": {"a": 1}}', "'1' is not the name of a shard"),
+        ('{"weight_map": {"a": "a\\u0000.safetensors"}}', "is not the name of a shard"),
+        ('{"weight_map": {"a": "' + "x" * 300 + '.safetensors"}}', "is not the name of a shard"),
+    ],
+)
+def test_an_odd_index_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(text)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        weight_files(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("convert", "kind"),
+    [
+        (torch.Tensor.to_sparse, "sparse_coo on cpu"),
+        (lambda tensor: tensor.to("meta"), "strided on meta"),
+    ],
+)
+def test_tensors_that_are_no_plain_ones_are_refused(tmp_path: Path, convert, kind: str) -> None:
+    torch.save({"w": convert(torch.ones(2, 2))}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=f"expected plain tensors, got {kind} under 'w'"):
+        read_weights(tmp_path)
+
+
+def test_parameters_are_read_as_tensors(tmp_path: Path) -> None:
+    torch.save({"w": torch.nn.Parameter(torch.ones(2))}, tmp_path / "pytorch_model.bin")
+    assert not read_weights(tmp_path)["w"].requires_grad
+
+
+def test_links_that_lead_nowhere_are_no_files(tmp_path: Path) -> None:
+    save_file({"w": torch.ones(2)}, tmp_path / "model.safetensors")
+    (tmp_path / "generation_config.json").symlink_to(tmp_path / "gone")
+    assert [name for name, *_ in stamp(tmp_path)] == ["model.safetensors"]

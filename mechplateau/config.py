@@ -181,7 +181,21 @@ class RunConfig(Config):
             for earlier, other in enumerate(self.interventions[:index]):
                 if problem := intervention.conflict(other):
                     raise ValueError(f"interventions.{index}: {problem} interventions.{earlier}")
+        self._something_is_trained()
         return self
+
+    def _something_is_trained(self) -> None:
+        trained = initialization.trained_names(self.model, self.task)
+        for index, last in enumerate(self.interventions):
+            together = [i for i, other in enumerate(self.interventions) if other.active(last.start)]
+            held = [self.interventions[i].held(self.task, self.model) for i in together]
+            if last.held(self.task, self.model) and trained <= frozenset().union(*held):
+                others = ", ".join(f"interventions.{i}" for i in together if i != index)
+                with_others = f" together with {others}" if others else ""
+                raise ValueError(
+                    f"interventions.{index}.parts: every tensor would be frozen{with_others} and nothing "
+                    "trained; name fewer"
+                )
 
     @classmethod
     def for_task(cls, name: str, **sections: Any) -> Self:

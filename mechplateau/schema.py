@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from mechplateau.errors import ConfigError
 
@@ -29,6 +29,17 @@ class Config(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_true_for_one(cls, data: Any) -> Any:
+        """A number is not true or false, though Python counts them as 1 and 0."""
+        if isinstance(data, Mapping):
+            for name, value in data.items():
+                field = cls.model_fields.get(name) if isinstance(name, str) else None
+                if isinstance(value, bool) and field is not None and not _may_be_bool(field.annotation):
+                    raise ValueError(f"{name}: expected a number or text, got {str(value).lower()}")
+        return data
 
     @classmethod
     def parse(cls, data: Mapping[str, Any]) -> Self:
@@ -138,6 +149,12 @@ def _check_plain(data: Any, depth: int) -> None:
             _check_plain(value, depth + 1)
     elif data is not None and not isinstance(data, str | int | float):
         raise ValueError(f"expected text, numbers, lists and mappings, got {type(data).__name__} {data!r}")
+
+
+def _may_be_bool(annotation: Any) -> bool:
+    if annotation in (bool, Any):
+        return True
+    return any(_may_be_bool(argument) for argument in typing.get_args(annotation) if argument is not Ellipsis)
 
 
 def _one_line(cls: type[Config], error: ValidationError) -> str:

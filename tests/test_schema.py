@@ -186,3 +186,14 @@ def test_printed_yaml_names_every_field():
     data = yaml.safe_load(RunConfig.for_task("mws").yaml())
     assert set(data) == set(RunConfig.model_fields)
     assert data["training"]["lr"] == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("section", "name"),
+    [("training", "steps"), ("task", "k"), ("model", "d_head"), ("evaluation", "samples")],
+)
+def test_true_is_not_one(section, name):
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.for_task("mws", **{section: {name: True}})
+    assert str(caught.value) == f"{section}.{name}: expected a number or text, got true"
+    assert RunConfig.for_task("prefix", task={"no_repeat": True}).task.no_repeat

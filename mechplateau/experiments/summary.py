@@ -9,7 +9,8 @@
 | plateau | 1 where a plateau was found, else 0 |
 | onset, drop, plateau_level | of the plateau (`metrics.plateau`): steps, steps, nats |
 | learned_at | drop, or solved_at without a plateau: when the run had learned; None where it never did |
-| took | learned_at, or steps where it never learned (a lower bound) |
+| took | first measured step whose loss (running median of 3 rows) is half-way from the first to the last: it compares |
+| | runs with and without a plateau; steps where the task was never solved (a lower bound) |
 | loss_start, loss_end | first and last loss, nats |
 | accuracy_end | accuracy of generation at the last step |
 | solved_at | first measured step with an accuracy of at least 0.95 |
@@ -60,7 +61,7 @@ def summarize(metrics: pd.DataFrame, task: Task) -> Numbers:
         "drop": plateau.drop,
         "plateau_level": plateau.plateau_level,
         "learned_at": learned,
-        "took": learned if learned is not None else int(steps[-1]),
+        "took": int(steps[-1]) if solved is None else _half_way(steps, _column(metrics, "loss")),
         "loss_start": _at(metrics, "loss", 0),
         "loss_end": _at(metrics, "loss", -1),
         "accuracy_end": _at(metrics, "accuracy", -1),
@@ -145,6 +146,16 @@ def _progress(metrics: pd.DataFrame, steps: np.ndarray, learned: int | None) -> 
         start, end = _finite(apm[0]), _finite(apm[-1])
         half = None if learned is None else _finite(apm[np.abs(steps - learned / 2).argmin()])
     return {"apm_start": start, "apm_half": half, "apm_end": end, "apm_gain": _ratio(half, start)}
+
+
+def _half_way(steps: np.ndarray, loss: np.ndarray) -> int | None:
+    known = np.isfinite(loss)
+    steps, loss = steps[known], loss[known]
+    if not len(loss):
+        return None
+    smooth = loss.copy()
+    smooth[1:-1] = np.median(np.stack([loss[:-2], loss[1:-1], loss[2:]]), axis=0)
+    return _first(steps, smooth <= (loss[0] + loss[-1]) / 2)
 
 
 def _column(metrics: pd.DataFrame, name: str) -> np.ndarray:

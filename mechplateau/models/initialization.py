@@ -51,10 +51,24 @@ _NEVER_TRAINED = "unembed.b_U"
 
 
 def _as_names(value: Any) -> Any:
+    if not _readable(value):
+        raise ValueError(f"expected a name or a list of names, got {value!r}")
     return (value,) if isinstance(value, str) else value
 
 
 Parts = Annotated[tuple[str, ...], BeforeValidator(_as_names)]
+
+
+def _readable(parts: Any) -> bool:
+    """Whether these are names, as validation will ask."""
+    return isinstance(parts, str) or (
+        isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts)
+    )
+
+
+def trained_names(model: ModelConfig, task: Task) -> frozenset[str]:
+    """All parameters that training may change."""
+    return frozenset(parameter_shapes(model, task)) - {_NEVER_TRAINED}
 
 
 def names_in(parts: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
@@ -127,7 +141,12 @@ class _FromFile(Intervention):
     @model_validator(mode="before")
     @classmethod
     def _fill_hash(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and isinstance(data.get("source"), str) and not data.get("sha256"):
+        if (
+            isinstance(data, Mapping)
+            and isinstance(data.get("source"), str)
+            and not data.get("sha256")
+            and _readable(data.get("parts", ()))
+        ):
             try:
                 taken = cls.taken_from(load_tensors(Path(data["source"])), data)
             except (CheckpointError, ConfigError) as error:
@@ -184,12 +203,6 @@ class _Freezing(Intervention):
 
         return Handle(undo)
 
-    @staticmethod
-    def require_something_left(names: Iterable[str], shapes: Iterable[str]) -> None:
-        """Raise ConfigError where nothing would be left to train."""
-        if not set(shapes) - set(names) - {_NEVER_TRAINED}:
-            raise ConfigError("parts: every tensor would be frozen and nothing trained; name fewer")
-
 
 @register_intervention
 class Freeze(_Freezing):
@@ -200,8 +213,10 @@ class Freeze(_Freezing):
     """Names of parts (KQ, attention, ln1, …), of tensors, or patterns with *."""
 
     def check(self, task: Task, model: ModelConfig) -> None:
-        shapes = parameter_shapes(model, task)
-        self.require_something_left(names_in(self.parts, shapes), shapes)
+        names_in(self.parts, parameter_shapes(model, task))
+
+    def held(self, task: Task, model: ModelConfig) -> frozenset[str]:
+        return frozenset(names_in(self.parts, parameter_shapes(model, task)))
 
     def attach(self, model: PlateauTransformer, task: Task) -> Handle:
         return self.hold(model, names_in(self.parts, dict(model.named_parameters())))
@@ -252,8 +267,11 @@ class OptimalInit(_FromFile, _Freezing):
                 problems.append(f"{name} has shape {list(tensor.shape)} there and {list(shapes[name])} here")
         if problems:
             raise ConfigError(f"source: {self.source} does not fit: {'; '.join(problems)}")
-        if self.freeze:
-            self.require_something_left(taken, shapes)
+
+    def held(self, task: Task, model: ModelConfig) -> frozenset[str]:
+        if not self.freeze:
+            return frozenset()
+        return frozenset(names_in(self.parts, parameter_shapes(model, task)))
 
     def _wrong_rows(self, name: str, there: Iterable[int], here: Iterable[int]) -> list[str]:
         there, here, axis = list(there), list(here), TOKEN_AXIS[name]

@@ -75,6 +75,10 @@ class Intervention(Config):
     def begin(self, model: PlateauTransformer, task: Task) -> None:
         """Change weights, once, at step `start`, before `attach`; a run that is gone on with has had it."""
 
+    def held(self, task: Task, model: ModelConfig) -> frozenset[str]:
+        """Names of the parameters that are not trained while it is in effect."""
+        return frozenset()
+
     def progress_weight(self, step: int) -> float:
         """What the update from `step` on takes off its loss for each unit of attention progress."""
         return 0.0

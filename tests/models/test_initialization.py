@@ -252,3 +252,23 @@ def test_a_pattern_of_another_shape_is_refused_with_both(source):
         tiny(task={"n": 5}, interventions=[{"kind": "imposed_pattern", "source": str(source.maps_path())}])
     with pytest.raises(ConfigError, match="holds no attention maps"):
         ImposedPattern.parse({"source": str(source.checkpoint_path())})
+
+
+@pytest.mark.parametrize("parts", [5, [5], None, {"KQ": 1}])
+def test_parts_that_are_no_names_are_one_line(parts):
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.for_task("mws", interventions=[{"kind": "freeze", "parts": parts}])
+    assert str(caught.value) == f"interventions.0.parts: expected a name or a list of names, got {parts!r}"
+
+
+def test_freezing_everything_together_is_refused():
+    rest = ["tokens", "positions", "unembedding", "ln_final"]
+    blocks = {"kind": "freeze", "parts": ["blocks.*"]}
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.for_task("mws", interventions=[blocks, {"kind": "freeze", "parts": rest, "start": 3}])
+    assert str(caught.value) == (
+        "interventions.1.parts: every tensor would be frozen together with interventions.0 and nothing trained; "
+        "name fewer"
+    )
+    one_after_the_other = [{**blocks, "stop": 3}, {"kind": "freeze", "parts": rest, "start": 3}]
+    assert len(RunConfig.for_task("mws", interventions=one_after_the_other).interventions) == 2

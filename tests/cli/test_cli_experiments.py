@@ -1,0 +1,62 @@
+"""`mechplateau figure`, `figures`, `claims`: what they print, and one line for a mistake."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def run(*arguments, cwd=None):
+    return subprocess.run(
+        [sys.executable, "-m", "mechplateau", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["figure", "1"], "figure 1: expected one of 2, 3, 4"),
+        (["figure", "8"], "figure 8: shows language models"),
+        (["figure", "3", "--scale", "tiny"], "--scale: expected paper or small, got 'tiny'"),
+        (["figure", "3", "--seeds", "0"], "--seeds: expected 1 to 1000, got 0"),
+        (["figure", "3", "--jobs", "0"], "--jobs: expected at least 1, got 0"),
+        (["figure", "3", "--device", "tpu"], "device: expected cpu, cuda or cuda:N, got 'tpu'"),
+        (["claims", "--runs-dir", "nowhere"], "--runs-dir nowhere: no such folder"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, message, tmp_path):
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.strip().splitlines()
+    assert line.startswith(f"mechplateau: {message}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_figures_are_listed_with_their_cost(tmp_path):
+    result = run("figures", cwd=tmp_path)
+    assert result.returncode == 0
+    lines = result.stdout.splitlines()
+    (five,) = [line for line in lines if line.startswith("5 ")]
+    assert "2,000" in five
+    assert "0 of 5" in five
+    assert any(line.startswith("8: language models; mechplateau llm pythia-14m") for line in lines)
+
+
+def test_the_claims_on_record_are_checked(tmp_path):
+    table = run("claims", "--markdown", cwd=tmp_path)
+    assert table.returncode == 0
+    assert table.stdout.startswith("| figure | claim | paper | expected | measured (seeds) | verdict |")
+    assert "| holds |" in table.stdout
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    mine = run("claims", "--runs-dir", "empty", "--markdown", cwd=tmp_path)
+    assert mine.returncode == 0
+    assert "| holds |" not in mine.stdout
+    assert "| not yet run |" in mine.stdout

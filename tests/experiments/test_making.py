@@ -1,0 +1,69 @@
+"""Every figure end to end at a toy size: trained, drawn, its data and verdict beside it."""
+
+from __future__ import annotations
+
+import json
+
+import pandas as pd
+import pytest
+
+from mechplateau.experiments import probes
+from mechplateau.experiments.claims import CLAIMS
+from mechplateau.experiments.figures import FIGURES
+from mechplateau.experiments.making import all_recipes, compared_to, make_figure, state
+
+
+@pytest.fixture(scope="module")
+def runs_dir(tmp_path_factory):
+    """Shared, so that figures of the same runs train them once."""
+    return tmp_path_factory.mktemp("figures") / "runs"
+
+
+@pytest.fixture(autouse=True)
+def small_probes(monkeypatch):
+    monkeypatch.setattr(probes, "AUTHORS", {"sequences": 40, "n_train": 8})
+    monkeypatch.setattr(probes, "OURS", {"sequences": 24, "n_train": 12})
+
+
+@pytest.mark.parametrize("number", list(FIGURES))
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_figure_end_to_end(number, toy, runs_dir, tmp_path):
+    spec = FIGURES[number]
+    made = make_figure(spec, scale="small", runs_dir=runs_dir, out=tmp_path)
+    stem = tmp_path / f"fig{number:02d}"
+    assert [path.name for path in made.files] == [
+        f"{stem.name}.{kind}" for kind in ("png", "pdf", "parquet", "json")
+    ]
+    assert stem.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert stem.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+    data = pd.read_parquet(stem.with_suffix(".parquet"))
+    assert list(data.columns[:4]) == ["recipe", "label", "seed", "step"]
+    assert set(data["recipe"]) == set(spec.recipes)
+    verdict = json.loads(stem.with_suffix(".json").read_text())
+    assert (verdict["figure"], verdict["scale"]) == (number, "small")
+    assert len(verdict["claims"]) == sum(claim.figure == number for claim in CLAIMS) > 0
+    assert all(claim["verdict"] != "not yet run" for claim in verdict["claims"])
+    finished, wanted = state(spec, "small", [0], runs_dir)
+    assert finished == wanted >= 1
+
+
+def test_several_seeds_give_median_and_spread(toy, runs_dir, tmp_path):
+    made = make_figure(FIGURES[17], scale="small", seeds=range(3), runs_dir=runs_dir, out=tmp_path)
+    assert all(len(outcome.values) == 3 for outcome in made.outcomes if outcome.verdict != "undefined")
+    assert set(pd.read_parquet(made.files[2])["seed"]) == {0, 1, 2}
+
+
+def test_the_probe_is_kept_beside_the_run(toy, runs_dir, tmp_path, monkeypatch):
+    made = make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path)
+    data = pd.read_parquet(made.files[2])
+    assert {"probe_authors", "probe_ours", "probe_shuffled"} <= set(data.columns)
+    monkeypatch.setattr(probes, "probe", None)  # nothing is fitted again
+    again = make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path)
+    assert again.outcomes == made.outcomes
+
+
+def test_claims_may_look_at_runs_that_are_not_drawn():
+    assert compared_to(FIGURES[34]) == ()
+    assert compared_to(FIGURES[2]) == ()
+    assert "mws-sgd-lr0.1" in all_recipes()
+    assert list(all_recipes()).index("mws") < list(all_recipes()).index("mws-init-KQ")

@@ -1,0 +1,86 @@
+"""Recipes: valid at both scales, named once, and reused by their hash."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mechplateau.config import RunConfig
+from mechplateau.errors import UserError
+from mechplateau.experiments import training
+from mechplateau.experiments.figures import FIGURES, LANGUAGE_MODELS, figure_spec, needed
+from mechplateau.experiments.recipes import RECIPES, SCALES, NotReady
+from mechplateau.experiments.training import ensure, finished_runs
+from mechplateau.training.sweep import SweepResult
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_every_recipe_is_a_valid_run(name, tmp_path):
+    recipe = RECIPES[name]
+    for scale in SCALES:
+        if recipe.start:
+            assert recipe.start[0] in RECIPES
+            with pytest.raises(NotReady, match="starts from the finished run of mws"):
+                recipe.config(0, scale, tmp_path)
+        else:
+            config = recipe.config(3, scale, tmp_path)
+            assert (config.task.name, config.seed) == (recipe.task, 3)
+        assert recipe.steps(scale) >= 100
+
+
+def test_recipes_differ():
+    configs = [RunConfig.parse(recipe.data(0, "paper")) for recipe in RECIPES.values() if not recipe.start]
+    assert len({config.content_hash() for config in configs}) == len(configs)
+
+
+def test_the_paper_size_is_the_papers():
+    config = RECIPES["mws"].config(0, "paper", Path("runs"))
+    assert config == RunConfig.for_task("mws")
+    assert RECIPES["prefix"].config(0, "paper", Path("runs")).training.steps == 1000
+    c = RECIPES["mws-c10-from50"].config(0, "paper", Path("runs"))
+    assert (c.interventions[0].c, c.interventions[0].start) == (10.0, 50)
+
+
+def test_sources_come_first():
+    assert needed(("mws-init-KQ", "copy")) == ("mws", "mws-init-KQ", "copy")
+    assert FIGURES[5].cost("paper") == 5 * 400
+
+
+def test_figures_of_the_paper_are_all_there():
+    numbers = set(FIGURES) | set(LANGUAGE_MODELS)
+    assert numbers == set(range(2, 44))
+    for number in LANGUAGE_MODELS:
+        with pytest.raises(UserError, match=r"run `mechplateau llm"):
+            figure_spec(number)
+    with pytest.raises(UserError, match="figure 1: expected one of 2, 3"):
+        figure_spec(1)
+
+
+def test_finished_runs_are_reused(toy, tmp_path, monkeypatch):
+    told = []
+
+    def announce(number):
+        told.append(number)
+        return lambda result: told.append(result.config.run_name)
+
+    first = ensure(["mws-init-KQ"], [1], "small", runs_dir=tmp_path, announce=announce)
+    # The source is trained with seed 1, as asked, and with seed 0, from which it is taken.
+    assert told[0] == len(told) - 1 == 3
+    assert [run.config.seed for run in first["mws-init-KQ"]] == [1]
+    (kept,) = finished_runs("mws", [0], "small", tmp_path).values()
+    path = first["mws-init-KQ"][0].config.interventions[0].source
+    assert path == str(kept.checkpoint_path("after"))
+    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
+    ensure(["mws-init-KQ"], [1], "small", runs_dir=tmp_path)
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")} == stamps
+    assert set(finished_runs("mws", range(4), "small", tmp_path)) == {0, 1}
+
+
+def test_a_failed_run_is_one_line(toy, tmp_path, monkeypatch):
+    def failing(configs, on_result, **_):
+        return [SweepResult(config, tmp_path / "x", "failed", "it broke") for config in configs]
+
+    monkeypatch.setattr(training, "sweep", failing)
+    with pytest.raises(UserError, match=r"x: failed: it broke \(and 1 more\); run the command again"):
+        ensure(["mws", "copy"], [0], "small", runs_dir=tmp_path)

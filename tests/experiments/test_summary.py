@@ -1,0 +1,106 @@
+"""The numbers of a run, from tables written by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mechplateau.experiments.summary import progress_column, rounded, summarize
+from mechplateau.tasks import MovingWindowSum
+
+TASK = MovingWindowSum(n=3, k=2, p=7, max_num=6)
+
+
+def table(**columns) -> pd.DataFrame:
+    """100 steps: a plateau at 2 from step 10, a drop at step 60 to 0.5."""
+    steps = np.arange(101)
+    loss = np.where(steps < 10, 3 - steps / 10, np.where(steps < 60, 2.0, 0.5))
+    accuracy = np.where(steps < 60, 0.1, 1.0)
+    base = {
+        "step": steps,
+        "loss": loss,
+        "accuracy": accuracy,
+        "accuracy_out_0": (steps >= 30).astype(float),
+        "accuracy_out_1": accuracy,
+        "accuracy_out_2": accuracy + 0.2 * (steps < 60),
+        "repetition": np.where(steps == 20, 0.6, np.where(steps == 70, 0.9, 0.05)),
+        "repetition_data": np.full(101, 0.1),
+        "entropy": np.where(steps == 25, 0.3, 1.0),
+        "entropy_data": np.full(101, 1.5),
+        "alpha_1": np.where(steps == 0, 0.99, 0.4),
+        "apm_window": 0.1 + steps / 200,
+        "apm_zero_count": 0,
+        "cos_final": np.where(steps == 40, 0.97, np.where(steps == 0, 0.99, np.where(steps > 55, 0.02, 0.8))),
+    }
+    return pd.DataFrame({**base, **columns})
+
+
+def test_a_plateau_by_hand():
+    numbers = summarize(table(), TASK)
+    assert numbers["plateau"] == 1
+    assert (numbers["drop"], numbers["learned_at"], numbers["took"], numbers["solved_at"]) == (60, 60, 60, 60)
+    assert numbers["plateau_level"] == 2.0
+    assert (numbers["loss_start"], numbers["loss_end"], numbers["accuracy_end"]) == (3.0, 0.5, 1.0)
+    assert (numbers["partial_at"], numbers["partial_lead"]) == (30, 0.5)
+    assert numbers["others_then"] == pytest.approx(0.2)  # 0.1 and 0.3
+    # Step 0 and what comes after the drop do not count as peaks.
+    assert (numbers["cos_peak"], numbers["cos_peak_at"]) == (0.97, 40)
+    assert (numbers["cos_first"], numbers["cos_learned"], numbers["cos_end"]) == (0.8, 0.02, 0.02)
+    assert (numbers["repetition_peak"], numbers["repetition_data"]) == (0.6, pytest.approx(0.1))
+    assert numbers["repetition_excess"] == pytest.approx(6)
+    assert (numbers["entropy_low"], numbers["entropy_share"]) == (0.3, pytest.approx(0.2))
+    assert numbers["alpha_peak"] == 0.4
+    assert (numbers["apm_start"], numbers["apm_half"]) == (0.1, pytest.approx(0.25))
+    assert numbers["apm_gain"] == pytest.approx(2.5)
+    assert numbers["apm_end"] == pytest.approx(0.6)
+
+
+def test_without_a_plateau_learning_is_being_solved():
+    numbers = summarize(table(loss=np.where(np.arange(101) < 60, 2.0, 2.0)), TASK)
+    assert numbers["plateau"] == 0
+    assert numbers["drop"] is None
+    assert numbers["learned_at"] == 60
+
+
+def test_runs_with_and_without_a_plateau_are_compared_by_half_the_fall():
+    steps = np.arange(101)
+    falling = summarize(table(loss=3 - steps * 0.02), TASK)  # from 3 to 1
+    assert falling["took"] == 50
+    spike = 3 - steps * 0.02
+    spike[7] = 0.1
+    assert summarize(table(loss=spike), TASK)["took"] == 50
+
+
+def test_what_never_learns_is_undefined_and_bounded():
+    flat = table(loss=np.full(101, 2.0), accuracy=np.full(101, 0.1))
+    numbers = summarize(flat, TASK)
+    assert numbers["learned_at"] is None
+    assert numbers["took"] == 100
+    assert numbers["partial_lead"] is None
+    assert numbers["apm_half"] is None
+    assert numbers["cos_learned"] is None
+    assert numbers["repetition_peak"] == 0.9  # every row is on the way
+
+
+def test_missing_values_are_undefined_never_nan():
+    nothing = np.full(101, np.nan)
+    numbers = summarize(table(repetition=nothing, cos_final=nothing, apm_window=nothing), TASK)
+    for name in ("repetition_peak", "repetition_excess", "cos_peak", "cos_end", "apm_start", "apm_gain"):
+        assert numbers[name] is None, name
+    assert all(value is None or value == value for value in numbers.values())
+
+
+def test_places_and_layers():
+    places = {"cos_L0_resid_pre": np.linspace(0, 1, 101), "cos_L0_resid_post": np.full(101, 0.3)}
+    numbers = summarize(table(**places), TASK)
+    assert numbers["cos_peak_L0_resid_pre"] == pytest.approx(0.59)
+    assert numbers["cos_peak_L0_resid_post"] == 0.3
+    deep = table().drop(columns="apm_window").assign(apm_window_L0=0.1, apm_window_L1=0.2)
+    assert progress_column(deep) == "apm_window_L1"
+    assert summarize(deep, TASK)["apm_end"] == 0.2
+    assert progress_column(table().drop(columns="apm_window")) is None
+
+
+def test_rounding_keeps_whole_numbers_whole():
+    assert rounded({"a": 1.0, "b": 0.12345678, "c": None}) == {"a": 1, "b": 0.123457, "c": None}

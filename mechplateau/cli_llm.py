@@ -177,10 +177,8 @@ def _print(analysis: SeriesAnalysis) -> None:
     console.print(table)
     for _, row in analysis.table.iterrows():
         if row["verdict"] not in ("ok", "final"):
-            console.print(
-                Text(
-                    f"{'step ' + str(row['step']) if pd.isna(row['label']) else row['label']}: {row['note']}"
-                )
-            )
+            # The note of a missing step names it.
+            note = row["note"] if pd.isna(row["label"]) else f"{row['label']}: {row['note']}"
+            console.print(Text(note), soft_wrap=True)
     for sentence in analysis.summary:
         console.print(Text(sentence), soft_wrap=True)

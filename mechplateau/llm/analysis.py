@@ -354,7 +354,7 @@ def _summary(
     n_prompts: int,
     identity_only: bool,
 ) -> tuple[str, ...]:
-    doubtful = int(table["doubtful"].sum())
+    doubtful = int((table["doubtful"] & table["step"].notna()).sum())
     absent = int(table["verdict"].isin(["missing", "broken"]).sum())
     known = int((table["step"].notna() & table["hash"].notna()).sum())
     sentences = [

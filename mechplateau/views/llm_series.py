@@ -36,6 +36,9 @@ _PANELS = (
 _MANY_ROWS = 60
 """Examples are shown of at most about this many checkpoints, evenly spread."""
 
+_MANY_LABELS = 40
+"""As many steps fit under the map."""
+
 Examples = Mapping[str, Sequence[tuple[str, Sequence[str]]]]
 """By checkpoint label: prompts and the tokens written after them."""
 
@@ -187,10 +190,15 @@ def _draw_layers(ax: Axes, rows: pd.DataFrame) -> None:
     stride = -(-len(labels) // 12)
     kept = sorted({*range(0, len(labels) - 1, stride), len(labels) - 1})
     ax.set_yticks(kept, [labels[i] for i in kept])
-    ax.set_xticks(range(len(rows)), [_whole(step) for step in rows["step"]], rotation=45, fontsize=6)
-    for tick, doubtful in zip(ax.get_xticklabels(), rows["doubtful"], strict=True):
-        if doubtful:
-            tick.set_color(_DOUBT)
+    doubtful = rows["doubtful"].to_numpy(bool)
+    labeled = range(0, len(rows), -(-len(rows) // _MANY_LABELS) or 1)
+    ax.set_xticks(labeled, [_whole(rows["step"].iloc[i]) for i in labeled], rotation=45, fontsize=6)
+    for i, label in zip(labeled, ax.get_xticklabels(), strict=True):
+        if doubtful[i]:
+            label.set_color(_DOUBT)
+    # Doubtful columns stay marked where there is no room for their labels.
+    ax.set_xticks(np.flatnonzero(doubtful), minor=True)
+    ax.tick_params(which="minor", color=_DOUBT, length=4, width=1.2)
     ax.set_xlabel("step (evenly spaced)")
     ax.figure.colorbar(image, ax=ax, pad=0.01, fraction=0.04, label="COS")
 

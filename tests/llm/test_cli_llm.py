@@ -52,6 +52,15 @@ def test_a_folder_is_analyzed_and_drawn(run, make_series, copy_weights, tmp_path
     assert "Why does ice float on water?" in (folder / "page.html").read_text(encoding="utf-8")
 
 
+def test_a_gap_is_named_once_and_notes_stay_on_one_line(run, make_series, tmp_path: Path) -> None:
+    series = make_series([0, 1])
+    (series / "step1" / "model.safetensors").write_bytes(b"")
+    output = run(series, "--identity-only", "--steps", "0,1,7", "--runs-dir", tmp_path / "runs")
+    assert "\nstep 7: asked for, but there is no such revision\n" in output
+    (broken,) = [line for line in output.splitlines() if line.startswith("step1: ")]
+    assert "not a readable safetensors file" in broken
+
+
 def test_identities_alone(run, make_series, tmp_path: Path) -> None:
     output = run(make_series([0, 1, 2]), "--identity-only", "--runs-dir", tmp_path / "runs")
     (folder,) = (tmp_path / "runs").iterdir()

@@ -105,6 +105,17 @@ def test_the_published_weights_are_listed_and_not_drawn() -> None:
     assert '<th scope="row">main</th>' in render_series(table, title="t")
 
 
+def test_many_checkpoints_are_labeled_now_and_then_and_doubtful_ones_marked() -> None:
+    n = 154
+    verdicts = ["duplicate" if i in (5, 80) else "ok" for i in range(n)]
+    ax = plot_series(series(verdicts, joined=[], steps=list(range(n)))).axes[4]
+    assert [label.get_text() for label in ax.get_xticklabels()] == [str(i) for i in range(0, n, 4)]
+    # A labeled one needs no mark of its own: its label is red.
+    assert ax.get_xticks(minor=True).tolist() == [5]
+    assert ax.get_xticklabels()[20].get_color() == "#c0281c"
+    assert ax.get_xticklabels()[21].get_color() != "#c0281c"
+
+
 def test_figures_save_whole(tmp_path: Path) -> None:
     figure = plot_series(series(FAKE, joined=[3, 7]))
     for name in ("f.pdf", "f.png", "f.svg"):

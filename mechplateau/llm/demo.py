@@ -12,6 +12,7 @@ Equal settings, Python, torch and thread count give equal weights. What was inte
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +21,14 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from mechplateau.errors import ConfigError
-from mechplateau.runs.files import write_text
+from mechplateau.errors import ConfigError, RunError
+from mechplateau.runs.files import explained, write_text
 from mechplateau.schema import Config
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,17 +84,26 @@ def train_demo(
 
     Raises:
         ConfigError: the folder holds something else, or this Python comes without the source of its library.
-        RunError: the disk is full.
+        RunError: the disk is full, or another process is training into the folder.
     """
+    folder = Path(folder)
+    with _alone(folder):
+        return _train_into(folder, config or DemoConfig(), progress)
+
+
+def _train_into(folder: Path, config: DemoConfig, progress: Callable[[int, float], None] | None) -> Path:
     import torch
 
-    config = config or DemoConfig()
-    folder = Path(folder)
-    finished = folder / "demo.yaml"
-    if finished.is_file():
-        if finished.read_text(encoding="utf-8") != config.yaml():
+    finished, begun = folder / "demo.yaml", folder / "unfinished.yaml"
+    for note in (finished, begun):
+        if note.is_file() and note.read_text(encoding="utf-8") != config.yaml():
             raise ConfigError(f"{folder}: holds a demonstration with other settings; choose another folder")
+    if finished.is_file():
         return folder
+    # Only what a demonstration began may be written over.
+    if not begun.is_file() and any(not path.name.startswith(".") for path in folder.iterdir()):
+        raise ConfigError(f"{folder}: holds something else than a demonstration; choose another folder")
+    write_text(begun, config.yaml())
     texts = library_texts(config.text_bytes)
     tokenizer = train_tokenizer(texts, config.vocab_size)
     ids = tokenizer([text + END_OF_TEXT for text in texts], verbose=False)["input_ids"]
@@ -100,7 +115,8 @@ def train_demo(
             _save(model, tokenizer, folder / f"step{step}")
         if progress is not None and step:
             progress(step, loss)
-    write_text(finished, config.yaml())
+    with explained(finished):
+        begun.replace(finished)
     return folder
 
 
@@ -193,10 +209,26 @@ def _train(model: PreTrainedModel, tokens: Tensor, config: DemoConfig) -> Iterat
         yield step, float(loss.detach())
 
 
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock: two trainings at once would save over each other's checkpoints."""
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    with lock:
+        if fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RunError(
+                    f"{folder}: another process is training the demonstration there; wait for it"
+                ) from None
+        yield
+
+
 def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Save a checkpoint folder, whole or not at all."""
     from mechplateau.llm.loading import quiet
-    from mechplateau.runs.files import explained
 
     temporary = folder.with_name(f"tmp-{folder.name}")
     with explained(folder), quiet():

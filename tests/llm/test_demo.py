@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mechplateau.errors import ConfigError
+from mechplateau.errors import ConfigError, RunError
 from mechplateau.llm import DemoConfig, analyze_series, train_demo
 from mechplateau.llm.demo import END_OF_TEXT, library_texts, train_tokenizer
 from mechplateau.llm.weights import read_weights
@@ -85,3 +85,20 @@ def test_an_interrupted_training_starts_over(tmp_path: Path) -> None:
         "step4",
         "step6",
     ]
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
+    def second(step: int, loss: float) -> None:
+        with pytest.raises(RunError, match="another process is training the demonstration there"):
+            train_demo(tmp_path, TINY)
+
+    train_demo(tmp_path, TINY, progress=second)
+    assert train_demo(tmp_path, TINY) == tmp_path
+
+
+def test_what_a_demonstration_did_not_begin_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "step0").mkdir()
+    (tmp_path / "step0" / "mine.txt").write_text("years of work")
+    with pytest.raises(ConfigError, match="holds something else than a demonstration"):
+        train_demo(tmp_path, TINY)
+    assert (tmp_path / "step0" / "mine.txt").read_text() == "years of work"

@@ -5,8 +5,12 @@ from torch import Tensor
 
 __all__ = ["LAUNCH_OPTIONS", "allocate", "chunk_of", "unit_stride"]
 
-# Stated, since Triton 3.9 warns where it is not and 3.10 changes the default, and with it the rounding.
-LAUNCH_OPTIONS = {"enable_fp_fusion": True}
+LAUNCH_OPTIONS = {
+    # Stated, since Triton 3.9 warns where it is not and 3.10 changes the default, and with it the rounding.
+    "enable_fp_fusion": True,
+    # All a thread can have. Left to itself, ptxas aims at more threads a multiprocessor and spills a few values.
+    "maxnreg": 255,
+}
 
 
 def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

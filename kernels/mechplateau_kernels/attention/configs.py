@@ -63,9 +63,9 @@ def _tile(n_pos: int, d_head: int, d_v: int, widest: tuple[int, int], num_stages
     )
 
 
-# Widest chunks (BD, BV) that do not spill. tf32x3 keeps three fragments of each operand in registers;
-# float16 is widened to float32 where it is weighted by A.
-_FORWARD = {"tf32x3": (32, 32), "ieee": (32, 32), "tf32": (64, 64), "float16": (64, 32), "bfloat16": (64, 64)}
+# Widest chunks (BD, BV) that do not spill. tf32x3 keeps three fragments of each operand in registers, ieee uses
+# no tensor core at all; float16 is widened to float32 where it is weighted by A.
+_FORWARD = {"tf32x3": (32, 32), "ieee": (16, 16), "tf32": (64, 32), "float16": (64, 32), "bfloat16": (64, 64)}
 _BACKWARD = {
     "tf32x3": (16, 16),
     "ieee": (16, 16),
@@ -88,4 +88,8 @@ def forward_config(mode: str, n_pos: int, d_head: int, d_v: int) -> TileConfig:
 
 def backward_config(mode: str, n_pos: int, d_head: int, d_v: int) -> TileConfig:
     """As `forward_config`."""
-    return _tile(n_pos, d_head, d_v, _BACKWARD[mode], num_stages=2)
+    widest = _BACKWARD[mode]
+    if n_pos > 32 and mode in ("tf32", "float16") and max(d_head, d_v) <= 32:
+        # Both loops would have a single turn and be unrolled: their operands together do not fit.
+        widest = (16, 16)
+    return _tile(n_pos, d_head, d_v, widest, num_stages=2)

@@ -1,6 +1,7 @@
 """The whole step of the experiment on a GPU: as the paper's code takes it, and ours, eager and as one graph.
 
-On the baseline's plain-torch model, so that torch, triton and numpy are enough.
+On the baseline's plain-torch model, so that torch, triton and numpy are enough; and as the training loop of
+mechplateau takes it, on a HookedTransformer, where that can be imported.
 """
 
 from __future__ import annotations
@@ -47,28 +48,34 @@ def _numbers(loss: Tensor, row: dict[str, Tensor]) -> list[float]:
     return torch.cat([x.flatten().float() for x in (loss, *row.values())]).tolist()
 
 
-def times(section: Section) -> None:
-    """Milliseconds of a step with all measurements, host copy included, at each of two amounts of measuring."""
-    rng = np.random.default_rng(0)
-    model = _model(SIZES, "cuda")
-    optimizer = torch.optim.Adam(model.parameters(), lr=SIZES.learning_rate)
-    history: list = []
-    paper = _milliseconds(
-        lambda: baseline.whole_step(model, optimizer, rng, SIZES, history), rounds=10, warmup=3
-    )
-    section.rows.append({"step": "the paper's way, eager, no figure", "measured on": "256 + 64", "ms": paper})
-    section.notes.append(
-        "Model: the plain-torch one of benchmarks/paper_baseline.py. float32, nothing in tf32."
-    )
+def times(
+    section: Section, paper: dict[str, float], device: str = "cuda", sizes: baseline.Sizes = SIZES
+) -> None:
+    """Milliseconds of a step with all measurements, host copy included, at each of two amounts of measuring.
 
-    for name, measured in (("256 + 64", True), ("64", False)):
-        step = fused_step.Step(_model(SIZES, "cuda"), SIZES)
+    The time of the paper's way goes into `paper` as well, for other models to be compared with.
+    """
+    rng = np.random.default_rng(0)
+    model = _model(sizes, device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=sizes.learning_rate)
+    history: list = []
+    paper["ms"] = _milliseconds(
+        lambda: baseline.whole_step(model, optimizer, rng, sizes, history), rounds=10, warmup=3
+    )
+    both, fresh = f"{sizes.batch} + {sizes.test_samples}", str(sizes.test_samples)
+    section.rows.append({
+        "model": "plain torch", "step": "the paper's way, eager, no figure", "measured on": both, "ms": paper["ms"],
+    })  # fmt: skip
+    section.notes.append("The plain model is that of benchmarks/paper_baseline.py. float32, nothing in tf32.")
+
+    for name, measured in ((both, True), (fresh, False)):
+        step = fused_step.Step(_model(sizes, device), sizes)
 
         def work(
             step: fused_step.Step = step, paper_samples: bool = measured
         ) -> tuple[Tensor, dict[str, Tensor]]:
-            train = fused_step.sample(SIZES, SIZES.batch, "cuda")
-            test = fused_step.sample(SIZES, SIZES.test_samples, "cuda")
+            train = fused_step.sample(sizes, sizes.batch, device)
+            test = fused_step.sample(sizes, sizes.test_samples, device)
             loss, row = step.whole(train, train if paper_samples else test)
             if paper_samples:
                 row = {**row, "test_accuracy_out": step.generation_accuracy(test)}
@@ -77,12 +84,61 @@ def times(section: Section) -> None:
         eager = _milliseconds(lambda work=work: _numbers(*work()), rounds=20, warmup=3)
         # The one argument only tells Captured that this is work for the GPU.
         captured = mk.Captured(lambda _unused, work=work: work())
-        device = torch.zeros((), device="cuda")
+        unused = torch.zeros((), device=device)
         graph = _milliseconds(
-            lambda captured=captured, device=device: _numbers(*captured(device)), rounds=100, warmup=6
+            lambda captured=captured, unused=unused: _numbers(*captured(unused)), rounds=100, warmup=6
         )
         for kind, ms in (("ours, eager", eager), ("ours, one CUDA graph", graph)):
-            section.rows.append({"step": kind, "measured on": name, "ms": ms, "paper's / this": paper / ms})
+            section.rows.append({
+                "model": "plain torch", "step": kind, "measured on": name, "ms": ms, "paper's / this": paper["ms"] / ms,
+            })  # fmt: skip
+
+
+def times_on_hooked(section: Section, paper: dict[str, float], device: str = "cuda") -> None:
+    """As `times`, for what mechplateau's training loop does: update, and all measurements on fresh samples."""
+    try:
+        from mechplateau.config import RunConfig
+        from mechplateau.models import build_model
+        from mechplateau.training.graphed import GraphedUpdate
+        from mechplateau.training.measure import Measurer
+        from mechplateau.training.optimizers import build_optimizer
+        from mechplateau.training.step import update
+    except Exception as error:  # whatever keeps it from being imported, the rest of the report stands
+        section.notes.append(
+            f"Left out, mechplateau cannot be imported here: {type(error).__name__}: {error}"
+        )
+        return
+    config = RunConfig.for_task("mws")
+    task, place = config.task, torch.device(device)
+    measurer = Measurer(task, config.model.n_layers, "final", place)
+    generator = torch.Generator(place).manual_seed(0)
+
+    def training(graph: bool) -> Callable[[], object]:
+        model = build_model(
+            config.model, vocab_size=task.vocab_size, n_ctx=task.n_ctx,
+            generator=torch.Generator().manual_seed(0), device=place,
+        )  # fmt: skip
+        optimizer = build_optimizer(model, config.training, capturable=graph and place.type == "cuda")
+        captured = GraphedUpdate(model, optimizer, config.training) if graph else None
+
+        def step() -> object:
+            batch = task.sample(config.training.batch_size, generator, place)
+            if captured is None:
+                update(model, optimizer, batch)
+            else:
+                captured(batch)
+            model.eval()
+            row = measurer.row(model, 1, task.sample(64, generator, place))
+            model.train()
+            return row
+
+        return step
+
+    for kind, graph in (("ours, eager", False), ("ours, update as one CUDA graph", True)):
+        ms = _milliseconds(training(graph), rounds=20, warmup=6)
+        row = {"model": "HookedTransformer", "step": kind, "measured on": "64", "ms": ms}
+        # The paper's way was timed on the plain model, and is missing where that section failed.
+        section.rows.append({**row, "paper's / this": paper["ms"] / ms if "ms" in paper else None})
 
 
 def trajectory(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import kernel_peers as peers
@@ -60,16 +60,20 @@ def _providers(case: peers.AttentionCase, section: Section) -> dict[str, Callabl
     }
     if case.name in COMPILED:
         providers["torch.compile"] = torch.compile(peers.eager_attention, dynamic=False)
+    if case.name == ATTENTION[0].name:
+        providers["torch.compile, max-autotune"] = torch.compile(
+            peers.eager_attention, dynamic=False, mode="max-autotune-no-cudagraphs"
+        )
     fla = peers.fla_attention()
     if isinstance(fla, str):
         if fla not in section.notes:
             section.notes.append(fla)
     elif case.precision == "tf32":  # its float32 is tf32
-        providers["fla chunk (no APM)"] = fla
+        providers |= fla
     return providers
 
 
-def attention(section: Section, ceilings: Ceilings, left: Callable[[], float]) -> None:
+def attention(section: Section, ceilings: Ceilings, left: Callable[[], float], device: str = "cuda") -> None:
     """Forward with APM, and forward with backward, for every case and provider while time is left."""
     section.notes.append(
         "Peers multiply float32 at the case's precision: true float32 beside tf32x3, tf32 beside tf32."
@@ -78,8 +82,8 @@ def attention(section: Section, ceilings: Ceilings, left: Callable[[], float]) -
         if left() < 20:
             section.notes.append(f"{case.name} and what follows: out of time")
             return
-        inputs = [(*case.inputs("cuda", seed)[:3], case.chosen("cuda")) for seed in range(SETS)]
-        gradients = [case.inputs("cuda", seed)[3] for seed in range(SETS)]
+        inputs = [(*case.inputs(device, seed)[:3], case.chosen(device)) for seed in range(SETS)]
+        gradients = [case.inputs(device, seed)[3] for seed in range(SETS)]
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if case.precision == "tf32" else "highest")
         try:
@@ -107,32 +111,41 @@ def _attention_case(section, case, inputs, gradients, ceilings, left) -> None:
                     "case": case.name, "what": "forward + APM", "provider": name,
                     "error": error,
                     "apm error": None if progress is None else abs(progress.item() - exact[1].item()),
-                    "cold us": device_microseconds(forward).median,
-                    "warm us": device_microseconds(forward[:1]).median,
-                    "wall us": wall_microseconds(forward[0]).median,
-                    "peak MB": peak_memory_bytes(forward[0]) / 2**20,
+                    **_times(forward),
                 }  # fmt: skip
-            _finish(section, row, medians, _floor(case.forward_bytes(), case.forward_flops(), case, ceilings))
+            _finish(section, row, medians, case, case.forward_bytes(), case.forward_flops(), ceilings)
             both = _with_gradients(attend)
             calls = [lambda x=x, g=g: both(*x, g) for x, g in zip(inputs, gradients, strict=True)]  # noqa: B023
-            row = {
-                "case": case.name, "what": "forward + backward", "provider": name,
-                "cold us": device_microseconds(calls).median,
-                "wall us": wall_microseconds(calls[0]).median,
-                "peak MB": peak_memory_bytes(calls[0]) / 2**20,
-            }  # fmt: skip
+            row = {"case": case.name, "what": "forward + backward", "provider": name, **_times(calls)}
             total = case.forward_bytes() + case.backward_bytes()
-            _finish(section, row, medians, _floor(total, 7 * case.forward_flops() // 2, case, ceilings))
+            _finish(section, row, medians, case, total, 7 * case.forward_flops() // 2, ceilings)
         except Exception as problem:
             section.notes.append(f"{case.name}, {name}: {type(problem).__name__}: {str(problem)[:300]}")
             if name == "ours":
                 raise
 
 
+def _times(calls: Sequence[Callable[[], object]]) -> dict[str, float]:
+    """The columns of one provider's times and memory."""
+    cold = device_microseconds(calls)
+    return {
+        "cold us": cold.median, "p20": cold.p20, "p80": cold.p80, "warm us": device_microseconds(calls[:1]).median,
+        "wall us": wall_microseconds(calls[0]).median, "peak MB": peak_memory_bytes(calls[0]) / 2**20,
+    }  # fmt: skip
+
+
 def _finish(
-    section: Section, row: dict[str, Any], medians: dict[tuple[str, str], float], floor: float
+    section: Section,
+    row: dict[str, Any],
+    medians: dict[tuple[str, str], float],
+    case: peers.AttentionCase,
+    bytes_: int,
+    flops: int,
+    ceilings: Ceilings,
 ) -> None:
-    """Add the roofline and the ratio to ours (above 1: ours is faster)."""
+    """Add what must be moved and computed, the roofline, and the ratio to ours (above 1: ours is faster)."""
+    floor = _floor(bytes_, flops, case, ceilings)
+    row |= {"MB": bytes_ / 1e6, "GFLOP": flops / 1e9}
     row["floor us"] = floor
     row["% of roofline"] = 100 * floor / row["cold us"]
     medians[row["what"], row["provider"]] = row["cold us"]
@@ -140,13 +153,13 @@ def _finish(
     section.rows.append(row)
 
 
-def cosine(section: Section, ceilings: Ceilings, left: Callable[[], float]) -> None:
+def cosine(section: Section, ceilings: Ceilings, left: Callable[[], float], device: str = "cuda") -> None:
     """The batch-mean matrix and the mean over pairs."""
     for case in COSINES:
         if left() < 10:
             section.notes.append(f"{case.name} and what follows: out of time")
             return
-        inputs = [case.input("cuda", seed) for seed in range(SETS)]
+        inputs = [case.input(device, seed) for seed in range(SETS)]
         exact = peers.exact_cosine(inputs[0])
         _cosine_provider(section, case, "matrix", "ours", lambda h: mk.pairwise_cosine(h, backend="triton"),
                          inputs, exact, ceilings)  # fmt: skip
@@ -165,6 +178,13 @@ def cosine(section: Section, ceilings: Ceilings, left: Callable[[], float]) -> N
         )  # fmt: skip
         if case is COSINES[0]:
             _host_bound_peers(section, case, inputs[0], exact)
+            try:
+                compiled = torch.compile(peers.vectorized_cosine, dynamic=False)
+                _cosine_provider(section, case, "matrix", "torch.compile", compiled, inputs, exact, ceilings)
+            except Exception as problem:
+                section.notes.append(
+                    f"{case.name}, torch.compile: {type(problem).__name__}: {str(problem)[:300]}"
+                )
 
 
 def _cosine_provider(section, case, what, name, compute, inputs, exact, ceilings) -> None:
@@ -172,7 +192,7 @@ def _cosine_provider(section, case, what, name, compute, inputs, exact, ceilings
     if name == "ours":
         peers.require(error, peers.COSINE_GATE, f"cosine {what} {case.name}")
     calls = [lambda h=h: compute(h) for h in inputs]
-    times = device_microseconds(calls)
+    times = _times(calls)
     floor = 1e6 * case.bytes() / ceilings["copy"]
     ours = next(
         (
@@ -180,13 +200,12 @@ def _cosine_provider(section, case, what, name, compute, inputs, exact, ceilings
             for r in section.rows
             if (r["case"], r["what"], r["provider"]) == (case.name, what, "ours")
         ),
-        times.median,
+        times["cold us"],
     )
     section.rows.append({
         "case": case.name, "what": what, "provider": name, "error": error,
-        "cold us": times.median, "p20": times.p20, "p80": times.p80,
-        "warm us": device_microseconds(calls[:1]).median, "wall us": wall_microseconds(calls[0]).median,
-        "floor us": floor, "% of roofline": 100 * floor / times.median, "its time / ours": times.median / ours,
+        **times, "MB": case.bytes() / 1e6, "floor us": floor, "% of roofline": 100 * floor / times["cold us"],
+        "its time / ours": times["cold us"] / ours,
     })  # fmt: skip
 
 
@@ -202,7 +221,7 @@ def _host_bound_peers(section: Section, case: peers.CosineCase, h: torch.Tensor,
             section.notes.append(loop)
             continue
         wall = wall_microseconds(lambda loop=loop: loop(h), rounds=5, calls_a_round=1).median
-        error = peers.relative_error(loop(h).tril(-1).cuda(), exact.tril(-1))
+        error = peers.relative_error(loop(h).tril(-1).to(h.device), exact.tril(-1))
         section.rows.append({
             "case": case.name, "what": "matrix", "provider": name, "error": error, "wall us": wall,
             "its time / ours": wall / ours,

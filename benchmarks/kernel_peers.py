@@ -93,17 +93,29 @@ def our_attention(precision: str, backend: str = "auto") -> Callable[..., tuple[
     return attend
 
 
-def fla_attention() -> Callable[..., tuple[Tensor, None]] | str:
-    """flash-linear-attention's chunked form (no attention progress), or why it is left out."""
+def fla_attention() -> dict[str, Callable[..., tuple[Tensor, Tensor | None]]] | str:
+    """flash-linear-attention's forms by name, or why they are left out; only the last has attention progress."""
     try:
-        from fla.ops.linear_attn import chunk_linear_attn
+        from fla.ops.linear_attn import chunk_linear_attn, fused_chunk_linear_attn
+        from fla.ops.simple_gla.parallel import parallel_simple_gla
     except Exception as error:
         return f"flash-linear-attention is left out: {type(error).__name__}: {error}".splitlines()[0]
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor) -> tuple[Tensor, None]:
+    def chunk(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor) -> tuple[Tensor, None]:
         return chunk_linear_attn(q, k, v, normalize=False)[0], None
 
-    return attend
+    def fused_chunk(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor) -> tuple[Tensor, None]:
+        return fused_chunk_linear_attn(q, k, v, normalize=False)[0], None
+
+    def parallel(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        output, attn = parallel_simple_gla(q, k, v, output_attentions=True)
+        return output, apm_of_map(attn, chosen, slice(q.shape[1] // 2, None))
+
+    return {
+        "fla chunk (no APM)": chunk,
+        "fla fused chunk (no APM)": fused_chunk,
+        "fla parallel, map written out": parallel,
+    }
 
 
 @dataclass(frozen=True)

@@ -113,13 +113,14 @@ def test_attention_forward_against_compile(benchmark, compiled):
 
 
 def test_attention_forward_against_fla(benchmark):
-    theirs = peers.fla_attention()
-    if isinstance(theirs, str):
-        pytest.skip(theirs)
+    forms = peers.fla_attention()
+    if isinstance(forms, str):
+        pytest.skip(forms)
     if not CUDA:
         pytest.skip("flash-linear-attention runs on a GPU")
     # Its float32 is tf32, so ours is as well.
     case = peers.AttentionCase(256, 32, 1, 256, precision="tf32")
+    theirs = forms["fla chunk (no APM)"]
     ours, inputs = peers.our_attention("tf32"), attention_inputs(case)
     with torch.no_grad():
         errors = attention_errors(case, ours, theirs, inputs)

@@ -81,3 +81,60 @@ def test_a_worker_that_dies_or_is_late_is_a_failure(tmp_path):
     rows = gpu_check._in_processes([[["exact", [1, 16, 16], 0]]], section, gpu_check.time.monotonic(), {})
     assert rows == [{"op": "worker", "ok": False}]
     assert "out of time" in section.notes[1]
+
+
+def test_with_a_gpu_every_section_runs_in_order(tmp_path, monkeypatch):
+    """Played through without one: what each section does is tested elsewhere."""
+    gpu_correctness = pytest.importorskip("gpu_correctness")
+    import gpu_step
+    import gpu_timings
+
+    ran = []
+
+    def play(module, name):
+        def section_of_it(section, *rest, **keywords):
+            ran.append(name)
+            section.rows.append({"ok": True})
+
+        monkeypatch.setattr(module, name, section_of_it)
+
+    for module, names in (
+        (gpu_check, ["measure_ceilings", "correctness", "other_ptxas", "memory_checks"]),
+        (gpu_correctness, ["cosine_tolerances", "determinism", "graphs_and_waiting"]),
+        (gpu_step, ["trajectory", "times", "times_on_hooked"]),
+        (gpu_timings, ["attention", "cosine"]),
+    ):
+        for name in names:
+            play(module, name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu_check, "environment", lambda: {"card": "a card"})
+    monkeypatch.setattr(gpu_check.mk, "backend_report", lambda: {"self_checks": {}})
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--out", str(tmp_path)])
+    assert gpu_check.main() == 0
+    assert len(ran) == len(gpu_check.TITLES)
+    content = json.loads((tmp_path / "kernels.json").read_text())
+    assert [s["title"] for s in content["sections"]] == gpu_check.TITLES
+    assert {s["status"] for s in content["sections"]} == {"done"}
+
+    play(gpu_check, "memory_checks")
+    monkeypatch.setattr(gpu_step, "times", lambda *_: 1 / 0)
+    assert gpu_check.main() == 1
+
+
+def test_the_steps_time_on_a_hooked_transformer(monkeypatch):
+    gpu_step = pytest.importorskip("gpu_step")
+    monkeypatch.setattr(gpu_step, "_milliseconds", lambda step, rounds, warmup: step() and 2.0)
+    section = gpu_report.Section("")
+    gpu_step.times_on_hooked(section, {"ms": 6.0}, "cpu")
+    assert not section.notes
+    assert [row["model"] for row in section.rows] == ["HookedTransformer"] * 2
+    assert [row["paper's / this"] for row in section.rows] == [3.0, 3.0]
+
+
+def test_without_mechplateau_the_hooked_rows_are_left_out_with_a_note(monkeypatch):
+    gpu_step = pytest.importorskip("gpu_step")
+    monkeypatch.setitem(sys.modules, "mechplateau.training.step", None)
+    section = gpu_report.Section("")
+    gpu_step.times_on_hooked(section, {}, "cpu")
+    assert not section.rows
+    assert "cannot be imported here" in section.notes[0]

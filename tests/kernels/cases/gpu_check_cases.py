@@ -10,9 +10,11 @@ sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 import gpu_correctness
 import gpu_step
+import gpu_timings
 import kernel_peers as peers
 import paper_baseline as baseline
 from gpu_report import Section
+from kernel_timing import Times
 
 import mechplateau_kernels as mk
 from mechplateau_kernels.attention import launch
@@ -89,3 +91,61 @@ def test_trajectory():
     (row,) = filled(gpu_step.trajectory, "cpu", sizes, 5)
     assert row["ok"]
     assert "linear_attention" in mk.backend_report()["used"]
+
+
+@pytest.fixture
+def a_clock_that_counts(monkeypatch):
+    """In place of the device's and the host's: every call is made once and takes 10 µs."""
+
+    def once(calls, **keywords):
+        for call in [calls] if callable(calls) else calls:
+            call()
+        return Times(10.0, 9.0, 11.0)
+
+    monkeypatch.setattr(gpu_timings, "device_microseconds", once)
+    monkeypatch.setattr(gpu_timings, "wall_microseconds", once)
+    monkeypatch.setattr(gpu_timings, "peak_memory_bytes", lambda call: 2**20)
+    # Inductor wants a C++ compiler here, and is nothing of ours.
+    monkeypatch.setattr(torch, "compile", lambda function, **keywords: function)
+    monkeypatch.setattr(gpu_step, "_milliseconds", lambda step, rounds, warmup: step() and 2.0)
+
+
+CEILINGS = {"copy": 1e12, "bf16": 1e15, "tf32": 5e14, "fp32": 5e13}
+
+
+def test_tables_of_times(monkeypatch, a_clock_that_counts):
+    cases = [peers.AttentionCase(2, 6, 1, 8), peers.AttentionCase(2, 6, 1, 8, torch.bfloat16, "tf32")]
+    monkeypatch.setattr(gpu_timings, "ATTENTION", cases)
+    monkeypatch.setattr(gpu_timings, "COMPILED", {cases[0].name})
+    monkeypatch.setattr(gpu_timings, "COSINES", [peers.CosineCase(2, 6, 8)])
+    section = Section("")
+    gpu_timings.attention(section, CEILINGS, lambda: 1000.0, "cpu")
+    providers = {(row["case"], row["provider"]) for row in section.rows}
+    for name in ("ours", "eager", "torch.compile", "torch.compile, max-autotune"):
+        assert (cases[0].name, name) in providers, section.notes
+    assert len(section.rows) == 2 * len(providers)
+    forward = section.rows[0]
+    assert forward["floor us"] == pytest.approx(1e6 * cases[0].forward_bytes() / 1e12)
+    assert forward["% of roofline"] == pytest.approx(100 * forward["floor us"] / 10)
+    assert {"p20", "p80", "warm us", "wall us", "peak MB", "MB", "GFLOP", "error"} <= set(forward)
+
+    cosines = filled(gpu_timings.cosine, CEILINGS, lambda: 1000.0, "cpu")
+    matrix = {row["provider"] for row in cosines if row["what"] == "matrix"}
+    assert {"ours", "vectorized torch", "one GEMM", "the double loop", "torch.compile"} <= matrix
+    assert {row["provider"] for row in cosines if row["what"] == "mean"} == {"ours", "vectorized torch"}
+    assert all(row["error"] < 1e-5 and row["its time / ours"] == 1 for row in cosines)
+
+    late = Section("")
+    gpu_timings.attention(late, CEILINGS, lambda: 0.0, "cpu")
+    gpu_timings.cosine(late, CEILINGS, lambda: 0.0, "cpu")
+    assert not late.rows
+    assert sum("out of time" in note for note in late.notes) == 2
+
+
+def test_times_of_the_whole_step(a_clock_that_counts):
+    paper = {}
+    sizes = baseline.Sizes(n=3, d_model=8, batch=2, test_samples=2)
+    rows = filled(gpu_step.times, paper, "cpu", sizes)
+    assert paper == {"ms": 2.0}
+    assert [row["measured on"] for row in rows] == ["2 + 2", "2 + 2", "2 + 2", "2", "2"]
+    assert {row["model"] for row in rows} == {"plain torch"}

@@ -13,7 +13,9 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 __all__ = [
+    "DTYPES",
     "BackendUnavailable",
+    "autocast_dtype",
     "choose_backend",
     "device_obstacle",
     "full_precision",
@@ -25,6 +27,8 @@ __all__ = [
 ENVIRONMENT_VARIABLE = "MECHPLATEAU_KERNELS"
 BACKENDS = ("auto", "triton", "torch")
 MINIMUM_CAPABILITY = (8, 0)
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""What the operations take; of these, float64 by the references only."""
 
 logger = logging.getLogger("mechplateau_kernels")
 
@@ -46,9 +50,16 @@ def say_once(message: str) -> None:
         logger.warning(message)
 
 
+def autocast_dtype(device: torch.device) -> torch.dtype | None:
+    """The dtype of autocast where it is on; some devices (meta) know no autocast."""
+    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return None
+
+
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Autocast off, where it is on: the references choose their own precision."""
-    if torch.is_autocast_enabled(device.type):
+    if autocast_dtype(device) is not None:
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
 

@@ -19,8 +19,15 @@ Rows = slice | Sequence[int] | Tensor | None
 
 
 def _sum_over_rows(mass: Tensor, rows: Rows) -> Tensor:
-    """`[batch, head, pos]` -> `[batch]`."""
-    return (mass if rows is None else mass[:, :, rows]).sum(dim=(1, 2))
+    """`[batch, head, pos]` -> `[batch]`; no rows at all would make every sample's attention 0."""
+    if rows is None:
+        return mass.sum(dim=(1, 2))
+    chosen = mass[:, :, rows]
+    if chosen.dim() != 3 or chosen.shape[2] == 0:
+        raise ValueError(
+            f"apm: rows: expected a slice, ints or a 1-d tensor that keep some of {mass.shape[2]} positions; got {rows}"
+        )
+    return chosen.sum(dim=(1, 2))
 
 
 def _sums(row_mass: Tensor, set_mass: Tensor, rows: Rows, set: int) -> tuple[Tensor, Tensor]:
@@ -54,7 +61,7 @@ def apm_per_sample(row_mass: Tensor, set_mass: Tensor, *, rows: Rows = None, set
         set: which of the metric sets.
 
     Raises:
-        ValueError: shapes that do not fit, or no such set.
+        ValueError: shapes that do not fit, no such set, or no row left.
     """
     return _ratio(*_sums(row_mass, set_mass, rows, set))
 
@@ -86,6 +93,8 @@ def apm(
 def zero_attention(row_mass: Tensor, *, rows: Rows = None) -> Tensor:
     """Which samples have no attention at all in `rows`: bool `[batch]`; `.sum()` counts them.
 
-    Args: `row_mass` `[batch, head, pos]`; `rows` as `apm_per_sample`.
+    Args: `row_mass` `[batch, head, pos]`; `rows` as `apm_per_sample`. Raises ValueError likewise.
     """
+    if row_mass.dim() != 3:
+        raise ValueError(f"zero_attention: expected row_mass [batch, head, pos]; got {list(row_mass.shape)}")
     return _sum_over_rows(row_mass, rows) == 0

@@ -8,16 +8,18 @@ from ._selfcheck import results, toolchain
 __all__ = ["backend_report"]
 
 
-def backend_report() -> dict[str, object]:
-    """What would run and what has run in this process; plain JSON values.
+def backend_report(device: torch.device | None = None) -> dict[str, object]:
+    """What would run on `device` (None: the current CUDA device, or the CPU) and what has run in this process.
 
-    Keys: `requested` (what `MECHPLATEAU_KERNELS` asks for), `default` (the path of `backend="auto"`),
-    `why_not_triton` (None where it can run), `interpreter`, `device`, `toolchain` (triton and ptxas
-    versions; None without CUDA), `self_checks` (verdict of each configuration tested on the card) and
-    `used` (paths run so far, by operation).
+    Plain JSON values. Keys: `requested` (what `MECHPLATEAU_KERNELS` asks for), `default` (the path of
+    `backend="auto"`), `why_not_triton` (None where it can run), `interpreter`, `device`, `toolchain`
+    (triton and ptxas versions; None without CUDA), `self_checks` (verdict of each configuration tested on
+    the card) and `used` (paths run so far, by operation).
     """
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+    if device is None:
+        cuda = torch.cuda.is_available()
+        device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+    cuda = device.type == "cuda"
     wanted, _ = requested_backend("auto")
     obstacle = device_obstacle(device)
     return {
@@ -25,7 +27,7 @@ def backend_report() -> dict[str, object]:
         "default": "torch" if wanted == "torch" or obstacle else "triton",
         "why_not_triton": obstacle,
         "interpreter": device.type == "cpu" and obstacle is None,
-        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "device": torch.cuda.get_device_name(device) if cuda else device.type,
         "toolchain": toolchain() if cuda and obstacle is None else None,
         "self_checks": results(),
         "used": paths_used(),

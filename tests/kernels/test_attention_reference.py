@@ -1,6 +1,7 @@
 """The torch path of linear attention against numbers worked out by hand and float64 formulas."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -138,9 +139,57 @@ def test_apm_is_a_training_signal():
         ({"c": torch.ones(2)}, "0-d tensor"),
         ({"precision": "fp8"}, "precision: expected one of"),
         ({"backend": "cuda"}, "backend: expected one of"),
+        # Uncaught, the product of a tensor on one device with one elsewhere is memory nobody wrote.
+        ({"k": torch.zeros(2, 5, 1, 3, device="meta")}, "one device; got cpu, meta, cpu"),
+        ({"metric_sets": [torch.zeros(5, 5, dtype=torch.bool, device="meta")]}, r"is on meta and q on cpu"),
+        (dict.fromkeys("qkv", torch.zeros(2, 5, 1, 3).to(torch.float8_e5m2)), "of 16 to 64 bits"),
+        (dict.fromkeys("qkv", torch.zeros(2, 5, 1, 3, dtype=torch.complex64)), "of 16 to 64 bits"),
+        ({"v": None}, "expected tensors q, k, v; got Tensor, Tensor, NoneType"),
+        ({"intervene": [[True]]}, "intervene: expected a bool tensor; got list"),
     ],
 )
 def test_bad_input_names_what_was_expected(change, message):
     arguments = {name: torch.zeros(2, 5, 1, 3) for name in "qkv"} | change
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message) as caught:
         mk.linear_attention(**arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_shapes_can_be_had_without_computing():
+    q = torch.empty(2, 5, 3, 4, device="meta")
+    out = mk.linear_attention(
+        q, q, q[..., :2], metric_sets=[torch.ones(5, 5, dtype=torch.bool, device="meta")]
+    )
+    assert [list(x.shape) for x in out] == [[2, 5, 3, 2], [2, 3, 5], [2, 3, 1, 5]]
+
+
+@pytest.mark.parametrize("wanted", ["q", "k", "v", "qk", "kv"])
+def test_only_what_asks_for_a_gradient_gets_one(wanted):
+    generator = torch.Generator().manual_seed(0)
+    inputs = {name: torch.randn(2, 4, 1, 3, generator=generator) for name in "qkv"}
+    for name in wanted:
+        inputs[name].requires_grad_()
+    out = mk.linear_attention(**inputs, metric_sets=[torch.eye(4, dtype=torch.bool)])
+    (out.output.sum() + out.row_mass.sum() + out.set_mass.sum()).backward()
+    assert {name for name, x in inputs.items() if x.grad is not None} == set(wanted)
+
+
+def test_second_derivatives():
+    q = torch.randn(
+        1, 3, 1, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda q: mk.linear_attention(q, q, q, backend="torch").output, q)
+
+
+def test_threads_do_not_disturb_each_other():
+    q = torch.randn(2, 9, 1, 8, generator=torch.Generator().manual_seed(0))
+    pairs = torch.ones(9, 9, dtype=torch.bool)
+
+    def work(_):
+        mean = mk.mean_pairwise_cosine(q.squeeze(2), pairs=pairs.clone())
+        return mk.linear_attention(q, q, q).output, mean
+
+    first = work(None)
+    with ThreadPoolExecutor(4) as pool:
+        for results in pool.map(work, range(20)):
+            assert all(torch.equal(x, y) for x, y in zip(results, first, strict=True))

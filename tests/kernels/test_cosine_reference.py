@@ -168,8 +168,38 @@ def test_undefined_means_are_refused():
             lambda h: mk.mean_pairwise_cosine(h, pairs=torch.ones(3, 3, dtype=torch.bool), per_position=True),
             "not with pairs",
         ),
+        (lambda h: mk.pairwise_cosine([1.0]), "expected a tensor h .*; got list"),
+        (lambda h: mk.pairwise_cosine(h.to(torch.float8_e5m2)), "of 16 to 64 bits"),
+        (lambda h: mk.pairwise_cosine(h, rows=2), "rows: expected a slice, .*; got 2"),
+        (lambda h: mk.pairwise_cosine(h, rows=torch.tensor([[0, 1]])), "rows: expected a slice"),
+        (lambda h: mk.mean_pairwise_cosine(h, exclude=0), "exclude: expected a sequence of ints; got 0"),
+        (lambda h: mk.mean_pairwise_cosine(h, exclude=[0.5]), "exclude: expected a sequence of ints"),
+        (
+            lambda h: mk.mean_pairwise_cosine(h, exclude=[True, False, False]),
+            "exclude: expected a sequence of ints",
+        ),
+        (
+            lambda h: mk.mean_pairwise_cosine(h, exclude=torch.tensor([True, False, False])),
+            "exclude: expected a sequence of ints",
+        ),
+        (lambda h: mk.mean_pairwise_cosine(h, pairs=[[True]]), "pairs: expected a bool tensor; got list"),
+        (lambda h: mk.mean_pairwise_cosine(h, pairs=torch.ones(3, 3)), "pairs: expected a bool tensor"),
     ],
 )
 def test_bad_input_names_what_was_expected(call, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message) as caught:
         call(random(2, 3, 4))
+    assert "\n" not in str(caught.value)
+
+
+def test_positions_to_exclude_may_be_a_tensor():
+    h = random(2, 4, 5)
+    assert torch.equal(
+        mk.mean_pairwise_cosine(h, exclude=torch.tensor([0, -1])), mk.mean_pairwise_cosine(h, [0, 3])
+    )
+
+
+def test_second_derivatives():
+    h = random(2, 3, 4, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradgradcheck(mk.pairwise_cosine, h)
+    assert torch.autograd.gradgradcheck(mk.mean_pairwise_cosine, h)

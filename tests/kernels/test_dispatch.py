@@ -66,6 +66,27 @@ def test_a_misspelled_variable_is_an_error(monkeypatch):
         mk.pairwise_cosine(H)
 
 
+def test_the_report_is_about_the_device_it_is_asked_for():
+    report = mk.backend_report(torch.device("cpu"))
+    assert report["device"] == "cpu"
+    assert report["default"] == ("triton" if _dispatch.INTERPRETED else "torch")
+    assert report["toolchain"] is None
+
+
+def test_without_triton_and_numpy_everything_but_triton_works():
+    done = run_python(
+        "import sys; sys.modules['triton'] = sys.modules['numpy'] = None\n"
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'triton' else find(name, *a)\n"
+        "import torch, mechplateau_kernels as mk; q = torch.ones(1, 3, 1, 2, requires_grad=True)\n"
+        "out = mk.linear_attention(q, q, q, metric_sets=[torch.eye(3).bool()])\n"
+        "total = mk.apm(*out[1:]) + mk.pairwise_cosine(out.output[:, :, 0]).sum()\n"
+        "(total + mk.mean_pairwise_cosine(out.output[:, :, 0])).backward()\n"
+        "print(mk.backend_report()['why_not_triton'])"
+    )
+    assert done.stdout.strip() == "triton is not installed", done.stderr
+
+
 def test_without_triton_the_report_says_so(monkeypatch):
     monkeypatch.setattr(_dispatch, "TRITON_INSTALLED", False)
     assert mk.backend_report()["why_not_triton"] == "triton is not installed"

@@ -66,8 +66,18 @@ def test_unknown_set_is_refused(chosen):
         mk.apm(ROW, SET, set=chosen)
 
 
+@pytest.mark.parametrize("rows", [slice(9, None), [], 1, torch.tensor([[0, 1]])], ids=str)
+def test_rows_that_leave_nothing_are_refused(rows):
+    # Summed over no rows, every sample would have "no attention", and an APM of 0.
+    for call in (mk.apm, mk.apm_per_sample, lambda row, _, rows: mk.zero_attention(row, rows=rows)):
+        with pytest.raises(ValueError, match="rows: expected a slice, ints or a 1-d tensor"):
+            call(ROW, SET, rows=rows)
+
+
 def test_wrong_shapes_and_reduction_are_refused():
     with pytest.raises(ValueError, match="set_mass"):
         mk.apm(ROW, ROW)
+    with pytest.raises(ValueError, match="zero_attention: expected row_mass"):
+        mk.zero_attention(ROW[0])
     with pytest.raises(ValueError, match="mean_of_ratios"):
         mk.apm(ROW, SET, reduce="mean")

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .._dispatch import choose_backend, full_precision
+from .._dispatch import DTYPES, autocast_dtype, choose_backend, full_precision
 from . import reference
 from .configs import MAX_POSITIONS, MAX_WIDTH, Options
 from .ops import fused_linear_attention
@@ -30,14 +30,25 @@ class LinearAttentionOutput(NamedTuple):
 
 
 def _check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
+    if not all(isinstance(x, Tensor) for x in (q, k, v)):
+        raise TypeError(
+            "linear_attention: expected tensors q, k, v; got "
+            f"{', '.join(type(x).__name__ for x in (q, k, v))}"
+        )
     if not (q.dim() == k.dim() == v.dim() == 4) or q.shape != k.shape or q.shape[:3] != v.shape[:3]:
         raise ValueError(
             "linear_attention: expected q, k [batch, pos, head, d_head] and v [batch, pos, head, d_v]; "
             f"got {list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
         )
-    if not (q.dtype == k.dtype == v.dtype) or not q.is_floating_point():
+    if not (q.dtype == k.dtype == v.dtype) or q.dtype not in DTYPES:
         raise ValueError(
-            f"linear_attention: expected one floating dtype for q, k, v; got {q.dtype}, {k.dtype}, {v.dtype}"
+            "linear_attention: expected one floating dtype of 16 to 64 bits for q, k, v; "
+            f"got {q.dtype}, {k.dtype}, {v.dtype}"
+        )
+    if not (q.device == k.device == v.device):
+        raise ValueError(
+            "linear_attention: expected q, k, v on one device; "
+            f"got {q.device}, {k.device}, {v.device}: move them with .to()"
         )
     if 0 in q.shape or v.shape[3] == 0:
         raise ValueError(
@@ -48,6 +59,8 @@ def _check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
 def _checked_set(name: str, mask: Tensor, q: Tensor) -> Tensor:
     """The set as bool `[1 or batch, pos, pos]`."""
     batch, pos = q.shape[:2]
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"linear_attention: {name}: expected a bool tensor; got {type(mask).__name__}")
     shaped = mask.unsqueeze(0) if mask.dim() == 2 else mask
     # Compared one by one: torch.compile with dynamic shapes cannot look a shape up in a tuple of shapes.
     fits = shaped.dim() == 3 and shaped.shape[1] == pos and shaped.shape[2] == pos
@@ -80,10 +93,9 @@ def _obstacle(q: Tensor, v: Tensor, c: float | Tensor, n_planes: int) -> str | N
 
 def _autocast(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What autocast does to the inputs of a matrix product, where it is on."""
-    device = q.device.type
-    if not torch.is_autocast_enabled(device) or q.dtype == torch.float64:
+    dtype = autocast_dtype(q.device)
+    if dtype is None or q.dtype == torch.float64:
         return q, k, v
-    dtype = torch.get_autocast_dtype(device)
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
@@ -124,6 +136,7 @@ def linear_attention(
 
     Raises:
         ValueError: shapes, dtypes or devices that do not fit, each named.
+        TypeError: something that should be a tensor is none.
         BackendUnavailable: Triton was asked for where it cannot run.
     """
     _check_inputs(q, k, v)

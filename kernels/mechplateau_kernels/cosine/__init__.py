@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .._dispatch import choose_backend, full_precision
+from .._dispatch import DTYPES, choose_backend, full_precision
 from . import reference
 from .configs import MAX_MATRIX_POSITIONS, MAX_MEAN_POSITIONS, MAX_WIDTH
 from .ops import fused_mean_cosine, fused_pairwise_cosine
@@ -23,9 +23,11 @@ __all__ = ["mean_pairwise_cosine", "pairwise_cosine"]
 
 def _checked(op: str, h: Tensor) -> Tensor:
     """`h` as `[lead, batch, pos, d]`."""
-    if h.dim() < 3 or not h.is_floating_point():
+    if not isinstance(h, Tensor):
+        raise TypeError(f"{op}: expected a tensor h [..., batch, pos, d]; got {type(h).__name__}")
+    if h.dim() < 3 or h.dtype not in DTYPES:
         raise ValueError(
-            f"{op}: expected a floating-point h [..., batch, pos, d]; got {h.dtype} {list(h.shape)}"
+            f"{op}: expected a floating-point h [..., batch, pos, d] of 16 to 64 bits; got {h.dtype} {list(h.shape)}"
         )
     if 0 in h.shape:
         raise ValueError(f"{op}: expected no empty dimension of h; got {list(h.shape)}")
@@ -53,13 +55,19 @@ def pairwise_cosine(
         itself included, and no gradient. Norms above 1.8e19 overflow float32 and give NaN.
 
     Raises:
-        ValueError: wrong shape, dtype or `reduce`.
+        ValueError: wrong shape, dtype, `rows` or `reduce`.
+        TypeError: h is no tensor.
         BackendUnavailable: Triton was asked for where it cannot run.
     """
     if reduce not in ("batch_mean", "none"):
         raise ValueError(f'pairwise_cosine: reduce: expected "batch_mean" or "none"; got {reduce!r}')
     flat = _checked("pairwise_cosine", h)
     if rows is not None:
+        if isinstance(rows, int) or (isinstance(rows, Tensor) and rows.dim() != 1):
+            got = rows if isinstance(rows, int) else f"a tensor of shape {list(rows.shape)}"
+            raise ValueError(
+                f"pairwise_cosine: rows: expected a slice, a sequence of ints or a 1-d tensor; got {got}"
+            )
         flat = flat[:, :, rows]
         _checked("pairwise_cosine (after rows)", flat)
     result = _matrix("pairwise_cosine", flat, backend, reduce)
@@ -83,7 +91,8 @@ def mean_pairwise_cosine(
         h: `[..., batch, pos, d]`, any floating dtype and strides; half precision is computed in float32.
         exclude: positions left out (negative ones count from the end).
         pairs: bool `[pos, pos]`; {i, j} counts where `pairs[i, j]` or `pairs[j, i]`, the diagonal is
-            ignored. None: all pairs. Best a CPU tensor that lives on: it is read on the host, once.
+            ignored. None: all pairs. Best a CPU tensor that lives on: it is read on the host, once
+            (which torch.compile cannot trace).
         per_position: instead of one mean, the mean of each kept position with the kept positions after
             it (all but the last kept one have one); not with `pairs`.
         backend: `"auto"`, `"torch"` or `"triton"`.
@@ -94,6 +103,7 @@ def mean_pairwise_cosine(
 
     Raises:
         ValueError: wrong shape or dtype; no pair is left (the mean is undefined).
+        TypeError: h or pairs is no tensor, or exclude no sequence of ints.
         BackendUnavailable: Triton was asked for where it cannot run.
     """
     flat = _checked("mean_pairwise_cosine", h)

@@ -6,6 +6,7 @@ other set of pairs costs the full matrix. Positions and pairs are settled on the
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import index
 from weakref import ref
 
 import torch
@@ -32,13 +33,25 @@ _plans: dict[tuple[int, int, int, tuple[int, ...]], tuple[ref[Tensor], PairPlan]
 
 def kept_positions(pos: int, exclude: Sequence[int]) -> tuple[int, ...]:
     left_out = set()
-    for position in exclude:
+    for position in _integers(exclude):
         if not -pos <= position < pos:
             raise ValueError(
-                f"exclude: expected positions from {-pos} to {pos - 1}; got {position}; h has {pos} positions"
+                f"mean_pairwise_cosine: exclude: expected positions from {-pos} to {pos - 1}; got {position}; "
+                f"h has {pos} positions"
             )
         left_out.add(position % pos)
     return tuple(i for i in range(pos) if i not in left_out)
+
+
+def _integers(exclude: Sequence[int]) -> list[int]:
+    """As Python's ints. A mask is refused: as numbers, it would leave out positions 0 and 1."""
+    values = exclude.tolist() if isinstance(exclude, Tensor) else exclude
+    try:
+        if not any(isinstance(value, bool) for value in values):
+            return [index(value) for value in values]
+    except TypeError:
+        pass
+    raise TypeError(f"mean_pairwise_cosine: exclude: expected a sequence of ints; got {exclude!r}"[:300])
 
 
 def _plan(pos: int, kept: tuple[int, ...], pairs: Tensor) -> PairPlan:
@@ -70,9 +83,14 @@ def plan_pairs(pos: int, exclude: Sequence[int], pairs: Tensor | None) -> PairPl
         n_pairs = len(kept) * (len(kept) - 1) // 2
         plan = PairPlan((kept,), (), n_pairs)
     else:
+        if not isinstance(pairs, Tensor):
+            raise TypeError(
+                f"mean_pairwise_cosine: pairs: expected a bool tensor; got {type(pairs).__name__}"
+            )
         if pairs.shape != (pos, pos) or pairs.dtype != torch.bool:
             raise ValueError(
-                f"pairs: expected a bool tensor [{pos}, {pos}]; got {pairs.dtype} {list(pairs.shape)}"
+                f"mean_pairwise_cosine: pairs: expected a bool tensor [{pos}, {pos}]; "
+                f"got {pairs.dtype} {list(pairs.shape)}"
             )
         versioned = not pairs.is_inference()
         key = (id(pairs), pairs._version if versioned else 0, pos, kept)
@@ -82,8 +100,9 @@ def plan_pairs(pos: int, exclude: Sequence[int], pairs: Tensor | None) -> PairPl
         else:
             plan = _plan(pos, kept, pairs)
             if versioned:
-                for dead in [k for k, (owner, _) in _plans.items() if owner() is None]:
-                    del _plans[dead]
+                # A copy of the items, and pop: another thread may be at it as well.
+                for dead in [k for k, (owner, _) in list(_plans.items()) if owner() is None]:
+                    _plans.pop(dead, None)
                 _plans[key] = (ref(pairs), plan)
     if plan.n_pairs == 0:
         raise ValueError(

@@ -118,7 +118,8 @@ def patch_sweep(
     donor_inputs = inputs if donor_tokens is None else inputs_of(donor, donor_tokens)
     if donor_inputs.shape != inputs.shape:
         raise UserError(
-            f"donor_tokens: expected {list(tokens.shape)}, as tokens, got {[len(donor_inputs), donor_inputs.shape[1] + 1]}"
+            f"donor_tokens: expected {list(tokens.shape)}, as tokens, "
+            f"got {[len(donor_inputs), donor_inputs.shape[1] + 1]}"
         )
     inputs_of(donor, tokens)
     scored = checked_rows(rows, inputs.shape[1])

@@ -140,7 +140,7 @@ def test_on_and_off_omega_are_the_rows_of_omega():
 
 def test_refusals_of_ablations(tokens):
     model = make_model()
-    with pytest.raises(UserError, match=r"masks \[3 or 1, 8, 8\] \(query, key\), got \[1, 9, 9\]"):
+    with pytest.raises(UserError, match=r"masks \[3 or 1, 8, 8\] \(query, key\), got torch.bool \[1, 9, 9\]"):
         ablate_attention(model, tokens, {0: torch.ones(1, 9, 9, dtype=torch.bool)})
     with pytest.raises(UserError, match="nothing to ablate"):
         ablate_attention(model, tokens, {0: torch.zeros(1, 8, 8, dtype=torch.bool)})
@@ -207,5 +207,7 @@ def test_a_model_without_positional_embedding_says_so(tokens):
     model = plain_model(positional_embedding_type="rotary", rotary_dim=8)
     with pytest.raises(UserError, match="adds no positional embedding \\(its kind is 'rotary'\\)"):
         ablate_positions(model, tokens)
-    with pytest.raises(UserError, match="methods: expected some of zero, mean, permuted, got none"):
+    with pytest.raises(
+        UserError, match="methods: expected a list of some of zero, mean, permuted, got \\['none'\\]"
+    ):
         ablate_positions(make_model(), tokens, methods=["none"])

@@ -1,4 +1,4 @@
-"""From run folders to views: gathers the arrays and tables that pictures and reports are drawn from."""
+"""From run folders to views: gathers the arrays, tables and claims that pictures and reports are drawn from."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 
 from mechplateau import views
-from mechplateau.errors import CheckpointError
+from mechplateau.errors import CheckpointError, UserError
+from mechplateau.metrics.plateau import Plateau, find_plateau
+from mechplateau.reporting_claims import claims_of
 from mechplateau.runs import Run, load_run
-from mechplateau.runs.phases import Phases
 
 SHOWN_SAMPLES = 6
 """Sequences whose predictions a report shows at every checkpoint."""
@@ -26,8 +27,13 @@ def save_report(runs: Run | str | Path | Sequence[Run | str | Path], path: str |
 
     Returns:
         The file's path.
+
+    Raises:
+        UserError: no run is given, or one cannot be opened; the file cannot be written.
     """
     several = [runs] if isinstance(runs, Run | str | Path) else list(runs)
+    if not several:
+        raise UserError("save_report: expected at least one run, got none")
     opened = [run if isinstance(run, Run) else load_run(run) for run in several]
     target = Path(path) if path is not None else opened[0].path / "report.html"
     shown = [run_view(run) for run in opened]
@@ -36,20 +42,29 @@ def save_report(runs: Run | str | Path | Sequence[Run | str | Path], path: str |
 
 def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
     """Everything that views show of a run; without `pictures`, the table and the plateau only."""
+    plateau = _plateau_of(run)
     return views.RunView(
         title=run.name,
         config_yaml=run.config.yaml(),
         metrics=run.metrics,
-        plateau=_plateau(run.phases),
+        plateau=_plateau_view(plateau, run),
         checkpoints=_checkpoints(run) if pictures else (),
         targets=_targets(run) if pictures else (),
         output_rows=run.task.output_rows,
+        claims=_claims(run, plateau),
         environment=_environment(run),
     )
 
 
-def _plateau(phases: Phases) -> views.PlateauView:
-    plateau = phases.plateau
+def _plateau_of(run: Run) -> Plateau:
+    """The plateau; also of a run whose checkpoints were all deleted, which has no phases but still its table."""
+    if run.steps or run.metrics.empty:
+        return run.phases.plateau
+    return find_plateau(run.metrics["step"].to_numpy(), run.metrics["loss"].to_numpy(dtype=float))
+
+
+def _plateau_view(plateau: Plateau, run: Run) -> views.PlateauView:
+    phases = run.phases if run.steps else None
     return views.PlateauView(
         found=plateau.found,
         onset=plateau.onset,
@@ -58,10 +73,15 @@ def _plateau(phases: Phases) -> views.PlateauView:
         final_level=plateau.final_level,
         confidence=plateau.confidence,
         reason=plateau.reason,
-        before=phases.before,
-        during=phases.during,
-        after=phases.after,
+        before=phases.before if phases else None,
+        during=phases.during if phases else None,
+        after=phases.after if phases else None,
     )
+
+
+def _claims(run: Run, plateau: Plateau) -> tuple[views.ClaimView, ...]:
+    found = claims_of(run.metrics, run.task, plateau)
+    return tuple(views.ClaimView(claim.name, claim.expected, claim.measured, claim.passed) for claim in found)
 
 
 def _checkpoints(run: Run) -> tuple[views.CheckpointView, ...]:
@@ -88,11 +108,23 @@ def _samples(run: Run, step: int, tokens: torch.Tensor) -> tuple[views.SampleVie
     from mechplateau.models import generate  # TransformerLens: seconds, which a short table need not wait for
 
     task, labels = run.task, run.task.token_labels
+    if len(labels) != task.vocab_size:
+        raise UserError(
+            f"{task.name}.token_labels: expected {task.vocab_size}, one a token, got {len(labels)}"
+        )
+    model = run.model(step)
+    # What was measured at this step was measured with these in effect: weights alone would tell another story.
+    try:
+        for intervention in run.config.interventions:
+            if intervention.active(step):
+                intervention.attach(model, task)
+    except UserError:
+        return ()  # it needs another run's file, which is gone: no prediction is better than a wrong one
     with torch.no_grad():
-        predicted = generate(run.model(step), tokens[:, : task.prompt_length], task.n_outputs)
+        predicted = generate(model, tokens[:, : task.prompt_length], task.n_outputs)
 
     def text(row: torch.Tensor) -> tuple[str, ...]:
-        return tuple(labels[token] for token in row.tolist())
+        return tuple(str(labels[token]) for token in row.tolist())
 
     return tuple(
         views.SampleView(text(row[: task.prompt_length]), text(row[task.prompt_length :]), text(outputs))

@@ -233,11 +233,16 @@ class RunView:
     def phase_steps(self) -> dict[str, int]:
         """Checkpoint steps of the phases that are known: `{"before": 0, "during": 80, "after": 400}`.
 
-        Without a plateau only the first and the last checkpoint are known.
+        Without a plateau only the first and the last checkpoint are known. Where few checkpoints were kept, the one
+        nearest to a phase may lie outside of it; it is not shown under a name that is not true of it.
         """
         plateau = self.plateau
         if plateau is not None and plateau.found:
             known = {phase: getattr(plateau, phase) for phase in PHASES}
+            for phase in ("during", "after"):
+                step = known[phase]
+                if step is not None and plateau.phase_of(step) not in (phase, None):
+                    known[phase] = None
         elif self.checkpoints:
             known = {"before": self.checkpoints[0].step, "after": self.checkpoints[-1].step}
         else:

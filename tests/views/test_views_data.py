@@ -79,3 +79,10 @@ def test_checkpoint_by_step(make_view: MakeView) -> None:
     assert view.checkpoint(120).step == 120
     with pytest.raises(ViewError, match="got 121; there are: 0, 20, 40"):
         view.checkpoint(121)
+
+
+def test_a_phase_is_not_shown_by_a_checkpoint_outside_of_it(make_view: MakeView) -> None:
+    plateau = PlateauView(True, 90, 155, before=0, during=0, after=400)
+    assert make_view(plateau=plateau).phase_steps() == {"before": 0, "after": 400}
+    late = PlateauView(True, 90, 155, before=0, during=100, after=120)
+    assert make_view(plateau=late).phase_steps() == {"before": 0, "during": 100}

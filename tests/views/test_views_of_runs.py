@@ -1,0 +1,110 @@
+"""From run folders to the report: runs that are whole, cut short, intervened on, or missing something."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Literal
+
+import pytest
+import torch
+
+from mechplateau.circuits import transferred
+from mechplateau.config import RunConfig
+from mechplateau.errors import UserError
+from mechplateau.models import generate
+from mechplateau.reporting import run_view, save_report
+from mechplateau.runs import load_run
+from mechplateau.tasks import MovingWindowSum, register_task
+from mechplateau.training import train
+
+
+def tiny(**sections):
+    return RunConfig.for_task(
+        sections.pop("name", "mws"),
+        **{
+            "task": {"n": 4, "p": 11, "max_num": 10},
+            "model": {"d_model": 16},
+            "training": {"steps": 12, "batch_size": 16},
+            "evaluation": {"samples": 8},
+            "checkpoints": {"every": 6},
+            **sections,
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return train(tiny(), runs_dir=tmp_path_factory.mktemp("runs"), threads=1)
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    return shutil.copytree(run.path, tmp_path / run.name)
+
+
+def test_claims_are_filled(run):
+    claims = run_view(run).claims
+    assert [claim.name for claim in claims] == [
+        "A partial solution comes first",
+        "Outputs repeat, or vary too little",
+        "Hidden states collapse",
+        "Attention is ahead of the loss",
+    ]
+    assert {claim.passed for claim in claims} == {None}  # twelve steps make no plateau
+    assert "undefined: no plateau" in save_report(run, run.path / "r.html").read_text(encoding="utf-8")
+
+
+def test_no_run_is_one_line():
+    with pytest.raises(UserError, match="save_report: expected at least one run"):
+        save_report([])
+
+
+def test_samples_are_generated_with_what_was_in_effect(tmp_path):
+    """An imposed pattern is not in the weights: without it the model says something else."""
+    source = train(tiny(seed=1), runs_dir=tmp_path, threads=1)
+    run = train(
+        transferred(tiny(training={"steps": 40, "batch_size": 16, "lr": 1e-2}), source, "pattern"),
+        runs_dir=tmp_path,
+        threads=1,
+    )
+    tokens = run.task.sample(6)
+    prompt = tokens[:, : run.task.prompt_length]
+    model = run.model("after")
+    bare = generate(model, prompt, 4)
+    for intervention in run.config.interventions:
+        intervention.attach(model, run.task)
+    expected = generate(model, prompt, 4)
+    assert not torch.equal(bare, expected)
+    labels = run.task.token_labels
+    shown = [sample.predicted for sample in run_view(run).checkpoints[-1].samples]
+    assert shown == [tuple(labels[token] for token in row) for row in expected.tolist()]
+    shutil.rmtree(source.path)
+    # Its file is gone: the report stands without predictions, rather than with wrong ones.
+    assert run_view(run).checkpoints[-1].samples == ()
+
+
+def test_runs_that_lack_something_still_have_a_report(copy):
+    maps = sorted((copy / "maps").iterdir())
+    maps[1].unlink()
+    assert [checkpoint.step for checkpoint in run_view(load_run(copy)).checkpoints] == [0, 12]
+    shutil.rmtree(copy / "maps")
+    assert run_view(load_run(copy)).checkpoints == ()
+    shutil.rmtree(copy / "checkpoints")
+    view = run_view(load_run(copy))
+    assert view.plateau is not None
+    assert view.plateau.after is None
+    assert save_report(copy).is_file()
+
+
+def test_labels_must_be_one_a_token(tmp_path):
+    @register_task
+    class Mislabeled(MovingWindowSum):
+        name: Literal["mislabeled-for-tests"] = "mislabeled-for-tests"  # type: ignore[assignment]
+
+        @property
+        def token_labels(self):
+            return ("a", "b")
+
+    run = train(tiny(name="mislabeled-for-tests"), runs_dir=tmp_path, threads=1)
+    with pytest.raises(UserError, match="token_labels: expected 12, one a token, got 2"):
+        save_report(run)

@@ -7,6 +7,7 @@ Curves of very long runs are thinned to what a screen can show.
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -134,6 +135,14 @@ def comparison_payload(views: Sequence[RunView]) -> dict[str, Any]:
                 title = panel.title if line.role == "main" else f"{panel.title}: {line.label}"
                 if line.role != "data":
                     shown.setdefault(line.column, replace(panel, title=title, lines=(line,), outputs=()))
+    titles = Counter(panel.title for panel in shown.values())
+    # Runs of different tasks have main lines of their own, such as the progress on another Ω.
+    shown = {
+        column: replace(panel, title=f"{panel.title}: {panel.lines[0].label}")
+        if titles[panel.title] > 1
+        else panel
+        for column, panel in shown.items()
+    }
     return {
         "panels": panels_payload(tuple(shown.values())),
         "runs": [

@@ -140,7 +140,10 @@ def as_array(values: Any, ndim: int, shape: str) -> np.ndarray:
     """
     if hasattr(values, "detach"):
         values = values.detach().float().cpu().numpy()
-    array = np.asarray(values, dtype=np.float32)
+    try:
+        array = np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise ViewError(f"expected an array {shape}, got {type(values).__name__}") from error
     if array.ndim != ndim:
         raise ViewError(f"expected an array {shape}, got shape {array.shape}")
     return array
@@ -167,7 +170,9 @@ def _picture(
     for name, mask in masks.items():
         if mask.shape != (n, n):
             raise ViewError(f"outlines[{name!r}]: expected {(n, n)} as the maps, got {mask.shape}")
-    if limit is not None and not limit > 0:
+    if isinstance(tokens, str) or not all(isinstance(token, str) for token in tokens):
+        raise ViewError("tokens: expected a list of strings, one a position; use the task's token_labels")
+    if limit is not None and not 0 < limit < np.inf:
         raise ViewError(f"limit: expected a positive number, got {limit}")
     # Above the diagonal a causal map holds nothing, and CircuitsVis paints it grey; whatever is there is shown.
     causal = n > 1 and not any(np.triu(values, 1).any() for values in maps.values())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from mechplateau.views.columns import Panel, panels, series
 from mechplateau.views.data import ViewError
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _DASHES = ("-", "--", "-.", ":")
 
 
-def plot_curves(view: RunView, *, measures: tuple[str, ...] | None = None, columns: int = 3) -> PaperFigure:
+def plot_curves(view: RunView, *, measures: Sequence[str] | None = None, columns: int = 3) -> PaperFigure:
     """Draw a run's curves over its steps.
 
     Args:
@@ -38,17 +39,22 @@ def plot_curves(view: RunView, *, measures: tuple[str, ...] | None = None, colum
     from mechplateau.views.figure import PaperFigure, style
 
     available = {panel.key: panel for panel in panels(view.metrics)}
-    chosen = list(available) if measures is None else list(measures)
+    chosen = (
+        list(available) if measures is None else [measures] if isinstance(measures, str) else list(measures)
+    )
     missing = [key for key in chosen if key not in available]
     if missing or not chosen:
         raise ViewError(
             f"measures: expected some of {', '.join(available) or '(the run has none)'}, "
             f"got {', '.join(missing) or 'none'}"
         )
+    if columns < 1:
+        raise ViewError(f"columns: expected at least 1, got {columns}")
     columns = min(columns, len(chosen))
     rows = -(-len(chosen) // columns)
     with matplotlib.rc_context(style()):
-        figure = PaperFigure(2.35 * columns, 1.75 * rows)
+        crowded = any(len(available[key].lines) > len(_DASHES) for key in chosen)
+        figure = PaperFigure((3.1 if crowded else 2.35) * columns, 1.75 * rows)
         axes = figure.subplots(rows, columns, squeeze=False)
         for index, ax in enumerate(axes.flat):
             if index < len(chosen):
@@ -73,11 +79,14 @@ def _draw_panel(ax: Axes, metrics: pd.DataFrame, panel: Panel, plateau: PlateauV
         ax.plot(steps, series(metrics, column), color=shade, linewidth=0.5, alpha=0.75, zorder=2)
     for index, line in enumerate(panel.lines):
         data = line.role == "data"
+        color: Any = DATA_COLOR if data else COLORS[panel.key]
+        if index and len(panel.lines) > len(_DASHES):  # more lines than dashes can tell apart
+            color = shades(0.9 * index / (len(panel.lines) - 1))
         ax.plot(
             steps,
             series(metrics, line.column),
             label=line.label.split(":")[0],
-            color=DATA_COLOR if data else COLORS[panel.key],
+            color=color,
             linewidth=1.0 if data else 1.4,
             linestyle=":" if data else _DASHES[index % len(_DASHES)],
             zorder=2.5 if data else 3,
@@ -90,7 +99,11 @@ def _draw_panel(ax: Axes, metrics: pd.DataFrame, panel: Panel, plateau: PlateauV
         ax.set_ylim(-0.03, 1.03)
     if panel.outputs:
         _label_shades(ax, len(panel.outputs))
-    if len(panel.lines) > 1:
+    if len(panel.lines) > len(_DASHES):  # would hide the curves: beside the panel, small
+        ax.legend(
+            loc="upper left", bbox_to_anchor=(1, 1.03), borderaxespad=0.2, fontsize=5, labelspacing=0.15
+        )
+    elif len(panel.lines) > 1:
         ax.legend(loc="best", handlelength=2.2)
 
 

@@ -84,6 +84,7 @@ def _comparison_context(views: Sequence[RunView]) -> dict[str, Any]:
     from mechplateau.views._configs import differing_settings
 
     numbers = [key_numbers(view) for view in views]
+    expected = {claim.name: claim.expected for view in reversed(views) for claim in reversed(view.claims)}
     names = list(dict.fromkeys(claim.name for view in views for claim in view.claims))
     claims = [{claim.name: claim for claim in view.claims} for view in views]
     return {
@@ -91,7 +92,7 @@ def _comparison_context(views: Sequence[RunView]) -> dict[str, Any]:
         "runs": [{"title": visible_token(view.title), "verdict": verdict(view)} for view in views],
         "rows": comparison_rows(numbers),
         "settings": differing_settings([view.config_yaml for view in views]),
-        "claims": [(name, [of_run.get(name) for of_run in claims]) for name in names],
+        "claims": [(name, expected[name], [of_run.get(name) for of_run in claims]) for name in names],
         "stride": max(row_stride(view) for view in views),
     }
 

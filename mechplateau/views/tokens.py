@@ -75,6 +75,12 @@ def _view(
     if hasattr(values, "detach"):
         values = values.detach().float().cpu().numpy()
     single = all(isinstance(token, str) for token in tokens)
+    nested = [token for row in tokens if isinstance(row, list | tuple) for token in row]
+    if not single and (
+        not all(isinstance(row, list | tuple) for row in tokens)
+        or not all(isinstance(t, str) for t in nested)
+    ):
+        raise ViewError("tokens: expected strings, or lists of strings; use the task's token_labels")
     rows: list[Sequence[str]] = [tokens] if single else list(tokens)  # type: ignore[list-item]
     numbers = [np.asarray(row, dtype=np.float64) for row in ([values] if single else values)]
     shapes = [row.shape for row in numbers]
@@ -89,7 +95,7 @@ def _view(
         limit = symmetric_limit(numbers)
     elif label == "accuracy" and (finite > 1).any():
         raise ViewError(f"accuracy: expected numbers from 0 to 1, got {finite.max():g}")
-    elif not limit > 0:
+    elif not 0 < limit < np.inf:
         raise ViewError(f"limit: expected a positive number, got {limit}")
     picture = {
         "kind": "tokens",

@@ -167,3 +167,18 @@ def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert "default-src 'none'" in (tmp_path / "view.html").read_text(encoding="utf-8")
     assert repr(view) == "<View '': 1 picture>"
     assert str(view) == str(attention_pattern(MAP, TOKENS))
+
+
+def test_tokens_must_be_strings_and_limits_finite() -> None:
+    for build in (
+        lambda: attention_pattern(np.eye(2), [1, 2]),
+        lambda: attention_pattern(np.eye(2), "ab"),
+        lambda: tokens_by_loss([1, 2], [1, 2]),
+        lambda: tokens_by_loss([["a"], [1]], [[1], [1]]),
+    ):
+        with pytest.raises(ViewError, match="tokens: expected"):
+            build()
+    with pytest.raises(ViewError, match="limit: expected a positive number, got inf"):
+        attention_pattern(np.eye(2), ["a", "b"], limit=np.inf)
+    with pytest.raises(ViewError, match=r"expected an array \[query, key\], got str"):
+        attention_pattern("map", ["a"])

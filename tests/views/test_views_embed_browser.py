@@ -221,3 +221,12 @@ def test_phone(open_page: Open, tmp_path: Path) -> None:
         (grid) => grid.children[0].clientHeight - grid.children[1].clientHeight)"""
     )
     assert max(map(abs, heights)) <= 1
+
+
+def test_a_very_long_sequence_is_drawn(open_page: Open, tmp_path: Path) -> None:
+    n = 400
+    view = attention_pattern(np.tril(np.ones((n, n))), [str(i) for i in range(n)], title="long")
+    opened = open_page(view.save(tmp_path / "long.html"))
+    opened.page.locator('[data-mpv="drawn"]').wait_for(timeout=60_000)
+    opened.check_quiet()
+    assert "from 0 to 1" in opened.page.locator(".mpv-stack").get_attribute("aria-label")

@@ -135,3 +135,24 @@ def test_drawing_needs_no_pyplot_and_changes_no_setting(make_view: MakeView, tmp
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_many_lines_have_a_legend_beside_the_panel(make_view: MakeView) -> None:
+    metrics = make_view().metrics
+    for layer in range(3):
+        for place in ("resid_pre", "attn_out", "resid_mid", "resid_post"):
+            metrics[f"cos_L{layer}_{place}"] = 0.1 * layer
+    figure = plot_curves(make_view(metrics=metrics), measures="cos")
+    figure.draw_without_rendering()
+    ax = figure.axes[0]
+    panel, legend = ax.get_window_extent(), ax.get_legend().get_window_extent()
+    assert legend.x0 >= panel.x1
+    assert legend.x1 <= figure.bbox.x1
+    looks = {(line.get_color(), line.get_linestyle()) for line in ax.lines if line.get_label()[0] != "_"}
+    assert len(looks) == 13
+    assert panel.height > 80  # the legend does not squeeze the curves
+
+
+def test_columns_of_panels(make_view: MakeView) -> None:
+    with pytest.raises(ViewError, match="columns: expected at least 1, got 0"):
+        plot_curves(make_view(), columns=0)

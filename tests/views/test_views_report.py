@@ -110,8 +110,8 @@ def test_bare_runs_still_have_a_report(make_view: MakeView) -> None:
 def test_comparison_names_what_differs(make_view: MakeView) -> None:
     other = make_view(seed=1, title="other", config_yaml=make_view().config_yaml.replace("k: 2", "k: 3"))
     html = render_report([make_view(), other])
-    assert "task.k" in html
-    assert "training.lr" not in html
+    assert "task.<wbr>k" in html
+    assert "training.<wbr>lr" not in html
     assert "2 runs compared" in html
     payload = payload_of(html)
     assert [run["title"] for run in payload["runs"]] == ["mws, seed 0", "other"]
@@ -168,3 +168,19 @@ def test_save_writes_whole_files_only(
 def test_lone_surrogates_can_be_saved(make_view: MakeView, tmp_path: Path) -> None:
     path = save_report(make_view(title="\ud800", config_yaml="a: \ud800"), tmp_path / "report.html")
     assert "⟨U+D800⟩" in path.read_text(encoding="utf-8")
+
+
+def test_runs_of_different_tasks_have_panels_of_different_names(make_view: MakeView) -> None:
+    other = make_view().metrics.rename(columns={"apm_window": "apm_copy"})
+    titles = [
+        panel["title"]
+        for panel in payload_of(render_report([make_view(), make_view(metrics=other)]))["panels"]
+    ]
+    assert len(titles) == len(set(titles))
+    assert {"Attention progress (APM): window", "Attention progress (APM): copy"} <= set(titles)
+
+
+def test_comparison_shows_what_is_expected_of_a_claim(make_view: MakeView) -> None:
+    html = render_report([make_view(claims=()), make_view()])
+    assert "COS peaks before the drop<small>≥ 0.93</small>" in html
+    assert "undecided" in html

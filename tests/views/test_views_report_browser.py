@@ -225,3 +225,28 @@ def test_hostile_text_is_literal(
     both.check_quiet()
     assert both.page.evaluate("typeof window.x") == "undefined"
     assert script in both.page.inner_text("thead")
+
+
+def test_a_negative_cosine_is_on_the_chart(
+    make_view: MakeView, open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    opened = open_page(save_report(make_view(), tmp_path / "usual.html"), **DESKTOP)
+    low = "document.getElementById('glance').layout.yaxis2.range[0]"
+    assert -0.05 < opened.page.evaluate(low) < 0
+    metrics = make_view().metrics.assign(cos_final=-0.6)
+    opened = open_page(save_report(make_view(metrics=metrics), tmp_path / "negative.html"), **DESKTOP)
+    assert opened.page.evaluate(low) < -0.6
+    opened.check_quiet()
+
+
+def test_nine_runs_can_be_told_apart(
+    make_view: MakeView, open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    views = [make_view(seed=seed, title=f"mws-{seed}c14e9ed2908", checkpoints=()) for seed in range(9)]
+    opened = open_page(save_report(views, tmp_path / "nine.html"), **DESKTOP)
+    looks = opened.page.evaluate(
+        """[...document.querySelectorAll(".verdicts .swatch")].map((swatch) => getComputedStyle(swatch).background)"""
+    )
+    assert len(set(looks)) == 9
+    opened.check_quiet()
+    assert opened.page.evaluate("document.documentElement.scrollWidth <= innerWidth")

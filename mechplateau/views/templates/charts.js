@@ -42,7 +42,10 @@ function curve(curves, line, style, extra = {}) {
 
 function lineStyle(panel, line, index) {
   if (line.role === "data") return { color: color("c-data"), width: 1.5, dash: "dot" };
-  return { color: color("c-" + panel.key), width: 2.2, dash: dashes[index % dashes.length] };
+  const tone = panel.lines.length > dashes.length && index
+    ? between(colors("shades"), index / (panel.lines.length - 1)) // more lines than dashes can tell apart
+    : color("c-" + panel.key);
+  return { color: tone, width: index ? 1.8 : 2.2, dash: dashes[index % dashes.length] };
 }
 
 function outputTraces(panel, curves) {
@@ -120,7 +123,7 @@ function addOutputMap(parent, picture, curves, plateau) {
     }], baseLayout({
       margin: { l: 40, r: 44, t: 10, b: 40 },
       xaxis: { ...stepAxis, showgrid: false, ...keepRange(chart) },
-      yaxis: { title: { text: "output", standoff: 6 }, autorange: "reversed", showgrid: false, dtick: picture.positions.length > 20 ? 8 : 4 },
+      yaxis: { title: { text: "output", standoff: 6 }, autorange: "reversed", showgrid: false, dtick: 4 * Math.ceil(picture.positions.length / 20) },
       plot_bgcolor: color("grid"),
       shapes: steps.map((step) => ({ ...edge, x0: step, x1: step, line: { color: color("plateau-edge"), width: 1.2, dash: "dash" } })),
     }), [208, 150]);

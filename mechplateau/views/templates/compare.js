@@ -26,6 +26,10 @@ function addComparison(parent, panel) {
 }
 
 addDrawing(() => {
-  for (const swatch of document.querySelectorAll("[data-run]")) swatch.style.setProperty("--k", runColor(Number(swatch.dataset.run)));
+  for (const swatch of document.querySelectorAll("[data-run]")) {
+    const index = Number(swatch.dataset.run);
+    swatch.style.setProperty("--k", runColor(index));
+    if (runDash(index) !== "solid") swatch.dataset.dash = runDash(index);
+  }
 });
 for (const panel of data.panels) addComparison(document.getElementById("panels"), panel);

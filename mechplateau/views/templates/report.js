@@ -43,8 +43,10 @@ function drawGlance() {
     annotations: labels,
     shapes: [...cursor, ...band],
   });
-  layout.yaxis2 = { overlaying: "y", side: "right", range: [-0.03, 1.03], showgrid: false, zeroline: false,
-    title: { text: "0 to 1", standoff: 6 }, automargin: true, tickmode: "linear", tick0: 0, dtick: 0.2 };
+  // COS may be negative.
+  const lowest = Math.min(0, ...data.glance.filter((name) => name !== "loss").flatMap((name) => curves.columns[panelOf[name].lines[0].column]));
+  layout.yaxis2 = { overlaying: "y", side: "right", range: [1.03 * lowest - 0.03, 1.03], showgrid: false, zeroline: false,
+    title: { text: lowest < -0.03 ? "share, or cosine" : "0 to 1", standoff: 6 }, automargin: true, tickmode: "linear", tick0: 0, dtick: 0.2 };
   draw(chart, traces, layout, [650, 270]);
   if (!checkpoints.length || chart.dataset.listening) return;
   chart.dataset.listening = "yes";

@@ -81,8 +81,10 @@ function stackOf(view, map) {
   const values = (map.values ||= decode(map.data));
   const target = element("div", "mpv-draw");
   const stack = element("div", "mpv-stack", target, overlay(view, values));
-  const finite = values.filter(Number.isFinite);
-  const extent = finite.length ? `from ${shown(Math.min(...finite))} to ${shown(Math.max(...finite))}` : "undefined";
+  // Not as arguments of Math.min: a long sequence has more cells than a call may have.
+  let low = Infinity, high = -Infinity;
+  for (const value of values) if (Number.isFinite(value)) { low = Math.min(low, value); high = Math.max(high, value); }
+  const extent = low <= high ? `from ${shown(low)} to ${shown(high)}` : "undefined";
   stack.setAttribute("role", "img");
   stack.setAttribute("aria-label", `${map.name || view.title || "attention"}, ${n} tokens, ${extent}`);
   const attention = Array.from({ length: n }, (_, row) =>

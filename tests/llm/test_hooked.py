@@ -116,3 +116,16 @@ def test_what_is_not_supported_is_named(tmp_path: Path, make_series) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "rope_parameters": rope}))
     with pytest.raises(CheckpointError, match="expected plain rotary positions, got rope_type linear"):
         load_hooked(series, 1)
+
+
+def test_circuits_and_views_work_on_it(make_series) -> None:
+    from mechplateau.circuits import ablate_heads, composition_scores
+    from mechplateau.views import attention_pattern
+
+    model = load_hooked(make_series([0]), 0)
+    tokens = torch.tensor([[5, 17, 100, 31, 8]])
+    assert len(composition_scores(model)) == 12  # three kinds, two heads that write, two that read
+    assert len(ablate_heads(model, tokens, rows=[2, 3])) == 8  # four heads, two methods
+    _, cache = model.run_with_cache(tokens)
+    view = attention_pattern(cache["pattern", 1][0, 0], [model.to_string(token) for token in tokens[0]])
+    assert type(view).__name__ == "View"

@@ -1,7 +1,7 @@
 """Put the finished runs of a folder on record: `python benchmarks/record_results.py --runs-dir runs`.
 
 Adds a line for each run of a recipe to `mechplateau/experiments/results/runs.csv`, which `mechplateau claims` reads; a
-run that is on record already is replaced by the one found.
+run that is on record already is replaced by the one found. The README's table of claims is renewed from it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from mechplateau.experiments.results import KEY, found_in, merged, write_results
+from mechplateau.cli_experiments import markdown_table
+from mechplateau.experiments.claims import check_all
+from mechplateau.experiments.results import KEY, found_in, merged, summaries_of, write_results
 
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- claims -->\n", "<!-- /claims -->"
 TABLE = Path(__file__).parents[1] / "mechplateau" / "experiments" / "results" / "runs.csv"
 
 
@@ -26,6 +30,11 @@ def main() -> None:
     old = pd.read_csv(TABLE) if TABLE.is_file() else pd.DataFrame(columns=list(KEY))
     new = found_in(arguments.runs_dir, arguments.scale)
     write_results(merged(old, new), TABLE)
+    text = README.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    table = markdown_table(check_all(summaries_of(merged(old, new), "paper")), "paper")
+    README.write_text(f"{before}{BEGIN}{table}\n{END}{after}", encoding="utf-8")
     print(f"{len(new)} runs of {arguments.runs_dir} are on record in {TABLE}")
 
 

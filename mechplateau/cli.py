@@ -77,7 +77,7 @@ def train(
     threads: Threads = None,
     tracker: Trackers = None,
     cuda_graph: Annotated[
-        bool, typer.Option("--cuda-graph", help="Run each update as one CUDA graph (CUDA, adam or adamw).")
+        bool, typer.Option("--cuda-graph", help="Run updates and measurements as CUDA graphs (adam, adamw).")
     ] = False,
     with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the run's folder only.")] = False,

@@ -193,12 +193,14 @@ def _print_claims(outcomes: Sequence[Outcome], scale: Scale) -> None:
 
 
 def markdown_table(outcomes: Sequence[Outcome], scale: Scale) -> str:
-    """The claims as a Markdown table."""
+    """The claims that have run as a Markdown table, and the figures of those that have not."""
     lines = [
         "| figure | claim | paper | expected | measured (seeds) | verdict |",
         "|---|---|---|---|---|---|",
     ]
     for outcome in outcomes:
+        if outcome.verdict == "not yet run":
+            continue
         claim = outcome.claim
         cells = (
             str(claim.figure),
@@ -209,6 +211,13 @@ def markdown_table(outcomes: Sequence[Outcome], scale: Scale) -> str:
             outcome.verdict,
         )
         lines.append("| " + " | ".join(cells) + " |")
+    missing: dict[int, set[str]] = {}
+    for outcome in outcomes:
+        if outcome.verdict == "not yet run":
+            missing.setdefault(outcome.claim.figure, set()).add(outcome.claim.recipe)
+    if missing:
+        named = (f"{figure} ({', '.join(sorted(recipes))})" for figure, recipes in sorted(missing.items()))
+        lines += ["", f"Not yet run: figures {'; '.join(named)}."]
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from mechplateau.experiments.recipes import RECIPES, Scale
@@ -263,7 +263,6 @@ def _all_claims() -> Iterable[Claim]:
         (29, ("mws-layers2", "mws-layers3")),
         (30, ("mws-softmax",)),
         (31, ("mws-sgd-lr0.1",)),
-        (32, ("mws-muon",)),
         (34, ("mws-warmup",)),
         (35, ("mws-warmup-cosine",)),
         (36, ("mws-batch64",)),
@@ -274,6 +273,10 @@ def _all_claims() -> Iterable[Claim]:
     ):
         for recipe in recipes:
             yield from _signs(figure, recipe)
+
+    for claim in _signs(32, "mws-muon"):
+        # Its attention and hidden states are figure 33.
+        yield replace(claim, figure=33) if claim.number in ("cos_peak", "apm_gain") else claim
 
     yield Claim(
         41,

@@ -25,7 +25,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
         "threads": torch.get_num_threads(),
-        "kernels": mk.backend_report(),
+        "kernels": mk.backend_report(device),
     }
 
 

@@ -1,13 +1,15 @@
-"""The update as one CUDA graph: a few launches a step instead of hundreds.
+"""The update and the measurements as CUDA graphs: a few launches a step instead of hundreds.
 
 Off unless asked for. A graph repeats exactly the kernels it was captured with, so it is captured anew when an
 intervention comes or goes, and not at all while a hook of the user's is on the model: hooks are Python, which a
-graph would leave out without a word.
+graph would leave out without a word. Data are made outside: every step has a seed of its own, which a graph would
+freeze.
 """
 
 from __future__ import annotations
 
 import logging
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +19,8 @@ import mechplateau_kernels as mk
 from mechplateau.config import RunConfig, TrainingConfig
 from mechplateau.errors import UserError
 from mechplateau.models.progress_reward import ProgressReward
+from mechplateau.models.records import Trainable
+from mechplateau.training.measure import Measurer
 from mechplateau.training.step import update
 
 logger = logging.getLogger("mechplateau")
@@ -56,6 +60,34 @@ class GraphedUpdate:
 
     def _eager(self, tokens: Tensor) -> Tensor:
         return update(self._model, self._optimizer, tokens, self._config.clip_norm, self._config.precision)
+
+
+class GraphedMeasurement:
+    """`Measurer.numbers` on one model, replayed as a CUDA graph where that is safe.
+
+    Args:
+        model: on a CUDA device.
+        measurer: of its task; where Ω differs from sequence to sequence, ordinary calls are made.
+    """
+
+    def __init__(self, model: nn.Module, measurer: Measurer):
+        self._model = model
+        self._measurer = measurer
+        self.forget()
+
+    def forget(self) -> None:
+        """Capture anew at the next calls: what the model computes has changed."""
+        self._captured: mk.Captured[Tensor] = mk.Captured(self._eager)
+
+    def __call__(self, *tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, " numbers"]:
+        """The numbers, still on the device."""
+        if has_hooks(self._model) or not self._measurer.fixed_shapes:
+            self.forget()
+            return self._eager(*tokens)
+        return self._captured(*tokens)
+
+    def _eager(self, *tokens: Tensor) -> Tensor:
+        return self._measurer.numbers(cast(Trainable, self._model), *tokens)
 
 
 def check_graph(device: torch.device, config: RunConfig) -> None:

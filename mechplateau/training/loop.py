@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+import mechplateau_kernels as mk
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 from mechplateau.models.interventions import Handle, Intervention
@@ -20,7 +21,7 @@ from mechplateau.runs import Run, RunWriter, load_run
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
 from mechplateau.runs.environment import describe_environment
 from mechplateau.training.cadence import checkpoint_steps, is_measured
-from mechplateau.training.graphed import GraphedUpdate, check_graph
+from mechplateau.training.graphed import GraphedMeasurement, GraphedUpdate, check_graph
 from mechplateau.training.interrupt import RunInterrupted, interruptible
 from mechplateau.training.measure import PAPER_FRESH, Measurer
 from mechplateau.training.memory import freed_memory_kept
@@ -63,8 +64,8 @@ def train(
         device: "cpu", "cuda", "cuda:1".
         threads: CPU threads; None: as many as the run used before, or torch's default for a new one.
         listeners: hear of every step.
-        cuda_graph: run the update as one CUDA graph (Adam, AdamW). Its numbers are those of ordinary steps up
-            to rounding.
+        cuda_graph: run the update and the measurements as a CUDA graph each (Adam, AdamW). The numbers are
+            those of ordinary steps up to rounding.
 
     Raises:
         RunInterrupted: the user pressed Ctrl-C; everything is saved.
@@ -91,6 +92,14 @@ def check_request(
         raise UserError(
             "training.precision: bfloat16 is only slower here: this processor has no instructions for it "
             "(AVX512-BF16, AMX); use float32"
+        )
+    try:
+        kernels = mk.backend_report(place)
+    except ValueError as error:  # MECHPLATEAU_KERNELS holds no name of a backend
+        raise UserError(str(error)) from None
+    if kernels["requested"] == "triton" and kernels["why_not_triton"]:
+        raise UserError(
+            f"MECHPLATEAU_KERNELS=triton: Triton cannot run here ({kernels['why_not_triton']}); use auto or torch"
         )
     if cuda_graph:
         check_graph(place, config)
@@ -126,6 +135,7 @@ class _Trainer:
             state = unflatten_state(_part(tensors, "optimizer."))
             self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.measurer = Measurer(self.task, config.model.n_layers, config.evaluation.locations, device)
+        self.graphed_measurement = GraphedMeasurement(self.model, self.measurer) if cuda_graph else None
         self.kept = checkpoint_steps(config.checkpoints, config.training.steps)
         self.progress = AttentionTargets(self.task, config.model.n_layers, device)
         self.attached: dict[Intervention, Handle] = {}
@@ -201,10 +211,12 @@ class _Trainer:
 
     def _measure(self) -> Row:
         with _evaluating(self.model):
+            tokens = [self._evaluation_batch()]
             if self.config.evaluation.samples == "paper":
-                batch = self._training_batch(max(self.step, 1))
-                return self.measurer.row(self.model, self.step, batch, self._evaluation_batch())
-            return self.measurer.row(self.model, self.step, self._evaluation_batch())
+                tokens.insert(0, self._training_batch(max(self.step, 1)))
+            if self.graphed_measurement is not None:
+                return self.measurer.row_of(self.graphed_measurement(*tokens), self.step)
+            return self.measurer.row(self.model, self.step, *tokens)
 
     def _save(self, keep: bool) -> None:
         from mechplateau.models.transformer import parameters_of
@@ -239,8 +251,10 @@ class _Trainer:
                 ):
                     intervention.begin(self.model, self.task)
                 self.attached[intervention] = intervention.attach(self.model, self.task)
-        if self.graph is not None and self.attached != before:
-            self.graph.forget()
+        if self.attached != before:
+            for graph in (self.graph, self.graphed_measurement):
+                if graph is not None:
+                    graph.forget()
 
     @contextmanager
     def _interventions(self) -> Iterator[None]:

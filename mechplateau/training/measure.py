@@ -30,7 +30,7 @@ import math
 from typing import Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechplateau import metrics
@@ -61,6 +61,7 @@ class Measurer:
         self._pairs = {group: pairs.to(device) for group, pairs in task.collapse_pairs.items()}
         self._rows = torch.tensor(task.output_rows, device=device)
         self._targets = AttentionTargets(task, n_layers, device)
+        self._names: tuple[str, ...] = ()
 
     def columns(self) -> tuple[str, ...]:
         """Names of the table's columns, in order."""
@@ -103,14 +104,36 @@ class Measurer:
             tokens: the sequences measured.
             fresh: other sequences for accuracy, repetition and entropy (the authors' way); None: the same.
         """
+        given = (tokens,) if fresh is None else (tokens, fresh)
+        return self.row_of(self.numbers(model, *given), step)
+
+    @property
+    def fixed_shapes(self) -> bool:
+        """Whether a CUDA graph can hold `numbers`: Ω is the same for every sequence."""
+        return self._targets.same_for_all
+
+    @torch.no_grad()
+    def numbers(
+        self,
+        model: Trainable,
+        tokens: Int[Tensor, "batch seq"],
+        fresh: Int[Tensor, "fresh seq"] | None = None,
+    ) -> Float[Tensor, " numbers"]:
+        """All numbers of a row, still on the device, without waiting for it; arguments as for `row`."""
         values = self._values(model, tokens)
         if fresh is not None:
             values |= self._generation_values(self._generate(model, fresh), self._outputs(fresh))
         defined = {name: value for name, value in values.items() if value is not None}
-        numbers = torch.stack([value.double() for value in defined.values()]).tolist()
+        self._names = tuple(defined)
+        return torch.stack([value.double() for value in defined.values()])
+
+    def row_of(self, numbers: Float[Tensor, " numbers"], step: int) -> dict[str, float | int | None]:
+        """The row of what `numbers` last gave."""
         # A number that is not finite (a diverged loss, say) is undefined: null, as in every other place.
         row: dict[str, float | int | None] = {
-            name: number for name, number in zip(defined, numbers, strict=True) if math.isfinite(number)
+            name: number
+            for name, number in zip(self._names, numbers.tolist(), strict=True)
+            if math.isfinite(number)
         }
         row |= {"step": step, "apm_zero_count": int(row.get("apm_zero_count") or 0)}
         return {column: row.get(column) for column in self.columns()}

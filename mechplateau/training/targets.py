@@ -79,6 +79,7 @@ class AttentionTargets:
 
     Attributes:
         tracked: one a column.
+        same_for_all: whether no target differs from sequence to sequence.
     """
 
     def __init__(self, task: Task, n_layers: int, device: torch.device):
@@ -94,8 +95,8 @@ class AttentionTargets:
                 column = f"apm_{target.name}{suffix}"
                 self.tracked.append(TrackedTarget(column, index, layer, slots[layer], rows))
                 slots[layer] += 1
-        self._same = all(target.mask.shape[0] == 1 for target in targets)
-        self._shared = BatchTargets(self.tracked, self._sets(targets)) if self._same else None
+        self.same_for_all = all(target.mask.shape[0] == 1 for target in targets)
+        self._shared = BatchTargets(self.tracked, self._sets(targets)) if self.same_for_all else None
 
     def of(self, tokens: Int[Tensor, "batch seq"]) -> BatchTargets:
         """The targets of these sequences."""

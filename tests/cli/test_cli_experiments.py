@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,4 +60,11 @@ def test_the_claims_on_record_are_checked(tmp_path):
     mine = run("claims", "--runs-dir", "empty", "--markdown", cwd=tmp_path)
     assert mine.returncode == 0
     assert "| holds |" not in mine.stdout
-    assert "| not yet run |" in mine.stdout
+    assert "Not yet run: figures 2 (mws); 3 (mws-c10, mws-c2.5)" in mine.stdout
+
+
+def test_the_readmes_table_is_what_the_command_prints(tmp_path):
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    _, _, rest = readme.partition("<!-- claims -->\n")
+    shown, _, _ = rest.partition("<!-- /claims -->")
+    assert shown == run("claims", "--markdown", cwd=tmp_path).stdout

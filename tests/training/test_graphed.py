@@ -7,8 +7,10 @@ import torch
 
 from mechplateau.errors import UserError
 from mechplateau.models import build_model
+from mechplateau.tasks import MovingWindowSum, Permutation
 from mechplateau.training import train
-from mechplateau.training.graphed import GraphedUpdate, has_hooks
+from mechplateau.training.graphed import GraphedMeasurement, GraphedUpdate, has_hooks
+from mechplateau.training.measure import Measurer
 from mechplateau.training.optimizers import build_optimizer, set_learning_rate
 
 from .conftest import tiny
@@ -75,3 +77,34 @@ def test_the_graph_equals_ordinary_steps_over_a_trajectory(tmp_path):
     assert (eager.metrics["loss"] - graph.metrics["loss"]).abs().max() < 1e-5
     for name, tensor in eager.weights().items():
         torch.testing.assert_close(graph.weights()[name], tensor, rtol=0, atol=1e-5)
+
+
+def test_measurements_off_a_gpu_are_the_ordinary_ones(config):
+    model, _ = model_and_optimizer(config)
+    measurer = Measurer(config.task, 1, "final", torch.device("cpu"))
+    graphed = GraphedMeasurement(model.eval(), measurer)
+    tokens = config.task.sample(4)
+    assert measurer.row_of(graphed(tokens), 3) == measurer.row(model, 3, tokens)
+    both = (tokens, config.task.sample(5, torch.Generator().manual_seed(1)))
+    assert measurer.row_of(graphed(*both), 3) == measurer.row(model, 3, *both)
+
+
+def test_targets_that_vary_are_not_captured():
+    assert Measurer(MovingWindowSum(), 1, "final", torch.device("cpu")).fixed_shapes
+    assert not Measurer(Permutation(), 2, "final", torch.device("cpu")).fixed_shapes
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("triton", "MECHPLATEAU_KERNELS=triton: Triton cannot run here"),
+        ("cuda", "MECHPLATEAU_KERNELS"),
+    ],
+)
+def test_kernels_that_cannot_run_are_one_error_before_anything_is_written(
+    value, message, tmp_path, config, monkeypatch
+):
+    monkeypatch.setenv("MECHPLATEAU_KERNELS", value)
+    with pytest.raises(UserError, match=message):
+        train(config, runs_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -303,5 +303,28 @@ def _all_claims() -> Iterable[Claim]:
             small=(None, 1.0),
         )
 
+    yield Claim(
+        101,
+        "attention frozen at random: not learned in time",
+        "mws-frozen-attention",
+        "took",
+        2.0,
+        None,
+        "",
+        "mws",
+    )
+    yield Claim(
+        102,
+        "a small reward for attention progress shortens the plateau",
+        "mws-reward0.1",
+        "took",
+        None,
+        0.9,
+        "",
+        "mws",
+    )
+    yield Claim(102, "… and weakens the collapse", "mws-reward0.1", "cos_peak", None, 0.9)
+    yield Claim(102, "a large one too", "mws-reward1", "took", None, 0.9, "", "mws")
+
 
 CLAIMS: tuple[Claim, ...] = tuple(_all_claims())

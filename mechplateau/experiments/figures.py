@@ -17,7 +17,7 @@ class FigureSpec:
     """One figure.
 
     Attributes:
-        number: in the paper.
+        number: in the paper; from 101 on, figures of our own.
         title: what it shows.
         recipes: the runs, in the order of the legend.
         panels: measures, one panel each: loss, accuracy, outputs (accuracy of each), repetition, entropy, apm, cos,
@@ -120,6 +120,18 @@ _SPECS = (
         43,
         "Attention scale 10, switched on later",
         ("mws", "mws-c10", "mws-c10-from25", "mws-c10-from50", "mws-c10-from75", "mws-c10-from100"),
+    ),
+    FigureSpec(
+        101,
+        "Parts frozen at random",
+        ("mws", *(name for name in RECIPES if name.startswith("mws-frozen-"))),
+        ours="the paper tells of these runs without a figure; the number is ours",
+    ),
+    FigureSpec(
+        102,
+        "Attention progress as a training signal",
+        ("mws", "mws-reward0.1", "mws-reward1"),
+        ours="not in the paper; the number is ours",
     ),
 )
 

@@ -10,6 +10,7 @@ from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 from mechplateau.experiments import training
 from mechplateau.experiments.figures import FIGURES, LANGUAGE_MODELS, figure_spec, needed
+from mechplateau.experiments.making import all_recipes
 from mechplateau.experiments.recipes import RECIPES, SCALES, NotReady
 from mechplateau.experiments.training import ensure, finished_runs
 from mechplateau.training.sweep import SweepResult
@@ -49,7 +50,8 @@ def test_sources_come_first():
 
 def test_figures_of_the_paper_are_all_there():
     numbers = set(FIGURES) | set(LANGUAGE_MODELS)
-    assert numbers == set(range(2, 44))
+    assert numbers == {*range(2, 44), 101, 102}  # the last two are ours
+    assert set(all_recipes()) == set(RECIPES)
     for number in LANGUAGE_MODELS:
         with pytest.raises(UserError, match=r"run `mechplateau llm"):
             figure_spec(number)

@@ -91,7 +91,7 @@ def _partial(metrics: pd.DataFrame, task: Task, steps: np.ndarray, learned: int 
 def _collapse(
     metrics: pd.DataFrame, task: Task, steps: np.ndarray, way: np.ndarray, learned: int | None
 ) -> Numbers:
-    group = next(iter(task.collapse_pairs))
+    group = next(iter(task.collapse_pairs), "")
     suffix = f"_{group}" if group else ""
     cos = _column(metrics, f"cos_final{suffix}")
     peak, at = _peak(cos, steps, way)

@@ -176,7 +176,9 @@ def _all_claims() -> Iterable[Claim]:
 
     yield Claim(3, "c = 10 shortens the plateau", "mws-c10", "took", None, 0.95, "much sooner", "mws")
     yield Claim(3, "… by much", "mws-c10", "took", None, 0.75, "much sooner", "mws")
-    yield Claim(3, "c = 10 weakens the collapse", "mws-c10", "cos_peak", 0.3, 0.8, "about 0.6")
+    yield Claim(
+        3, "c = 10 weakens the collapse", "mws-c10", "cos_peak", 0.3, 0.8, "about 0.6", small=(None, 0.96)
+    )
     yield Claim(3, "c = 2.5 shortens the plateau", "mws-c2.5", "took", None, 0.95, "", "mws")
     yield Claim(4, "c = 0.5 lengthens the plateau", "mws-c0.5", "took", 1.1, None, "", "mws")
     yield Claim(4, "c = 0.2 lengthens the plateau", "mws-c0.2", "took", 1.5, None, "longer", "mws")

@@ -38,7 +38,7 @@ SMALL_TASKS: Mapping[str, Settings] = {
 """The small size: shorter sequences, width 64, batches of 64, a tenfold learning rate; runs end once solved."""
 SMALL_STEPS: Mapping[str, int] = {
     "mws": 400,
-    "prefix": 800,
+    "prefix": 1200,
     "addition": 2000,
     "histogram": 2000,
     "permutation": 2000,

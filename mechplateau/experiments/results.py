@@ -6,11 +6,12 @@ scale; config_hash and versions; machine; then the numbers of `summary`, empty w
 
 from __future__ import annotations
 
-import json
+import csv
+import io
 from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pandas as pd
 
@@ -23,19 +24,26 @@ from mechplateau.runs.files import write_text
 
 KEY = ("recipe", "seed", "scale")
 _FROM = (*KEY, "config_hash", "mechplateau", "torch", "transformer-lens", "processor", "threads", "finished")
+_TEXT = tuple(name for name in _FROM if name not in ("seed", "threads"))
 
 
 def on_record() -> pd.DataFrame:
     """The results that come with the package."""
     text = resources.files("mechplateau.experiments").joinpath("results", "runs.csv")
     with text.open("r", encoding="utf-8") as file:
-        return pd.read_csv(file)
+        return read_results(file)
+
+
+def read_results(file: IO[str] | Path) -> pd.DataFrame:
+    """A table that `write_results` wrote; a hash or version of digits only stays text."""
+    return pd.read_csv(file, dtype=dict.fromkeys(_TEXT, str))
 
 
 def line_of(recipe: str, seed: int, scale: Scale, run: Run, probed: Numbers | None = None) -> dict[str, Any]:
     """A finished run as a line of the table."""
-    sessions = run.environment.get("sessions") or [{}]
-    last = sessions[-1]
+    sessions = run.environment.get("sessions")
+    # Where the record was lost or spoilt, only the numbers are known.
+    last = sessions[-1] if isinstance(sessions, list) and sessions else {}
     packages = last.get("packages", {})
     origin = {
         "recipe": recipe,
@@ -77,10 +85,12 @@ def merged(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 
 def write_results(table: pd.DataFrame, path: Path) -> None:
     """Write a table of results as CSV; whole numbers stay whole."""
-    lines = [",".join(table.columns)]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table.columns)
     for record in table.to_dict("records"):
-        lines.append(",".join(_cell(value) for value in record.values()))
-    write_text(path, "\n".join(lines) + "\n")
+        writer.writerow([_cell(value) for value in record.values()])
+    write_text(path, text.getvalue())
 
 
 def _cell(value: Any) -> str:
@@ -88,7 +98,7 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else f"{value:.6g}"
-    return json.dumps(value) if isinstance(value, str) and "," in value else str(value)
+    return str(value)
 
 
 def summaries_of(table: pd.DataFrame, scale: Scale) -> dict[str, list[Numbers]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mechplateau.errors import UserError
+from mechplateau.config import RunConfig
+from mechplateau.errors import ConfigError, UserError
 from mechplateau.experiments.figures import needed
 from mechplateau.experiments.recipes import RECIPES, NotReady, Scale, is_finished
 from mechplateau.runs import Run, load_run
@@ -53,7 +54,7 @@ def ensure(
                 f"{failed[0].path}: failed: {failed[0].message}{more}; run the command again to go on"
             )
     return {
-        name: [load_run(runs_dir / RECIPES[name].config(seed, scale, runs_dir).run_name) for seed in seeds]
+        name: [_opened(RECIPES[name].config(seed, scale, runs_dir), runs_dir) for seed in seeds]
         for name in recipes
     }
 
@@ -63,9 +64,24 @@ def finished_runs(name: str, seeds: Sequence[int], scale: Scale, runs_dir: Path)
     found: dict[int, Run] = {}
     for seed in seeds:
         try:
-            path = runs_dir / RECIPES[name].config(seed, scale, runs_dir).run_name
+            config = RECIPES[name].config(seed, scale, runs_dir)
         except NotReady:
             return found
-        if is_finished(path):
-            found[seed] = load_run(path)
+        if is_finished(runs_dir / config.run_name):
+            found[seed] = _opened(config, runs_dir)
     return found
+
+
+def _opened(config: RunConfig, runs_dir: Path) -> Run:
+    """The run of this configuration, which its folder must hold, whatever the folder's name says."""
+    path = runs_dir / config.run_name
+    try:
+        run = load_run(path)
+    except ConfigError as error:
+        raise UserError(f"{path}: cannot be read ({error}); delete the folder to train it again") from None
+    if run.config != config:
+        raise UserError(
+            f"{path}: its config.yaml is of another run than the folder's name says; "
+            "delete the folder to train it again"
+        )
+    return run

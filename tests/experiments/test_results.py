@@ -21,6 +21,8 @@ from mechplateau.experiments.training import ensure
 def test_runs_become_lines(toy, tmp_path):
     runs = ensure(["copy", "mws-init-KQ"], [0, 1], "small", runs_dir=tmp_path)
     table = found_in(tmp_path, "small", range(3))
+    # At the toy size some recipes are the same run, which then stands for each of them.
+    table = table[table["recipe"].isin(["mws", "mws-init-KQ", "copy"])]
     assert list(zip(table["recipe"], table["seed"], strict=True)) == [
         (name, seed) for name in ("mws", "mws-init-KQ", "copy") for seed in (0, 1)
     ]

@@ -53,6 +53,9 @@ class MuonAndAdamW(torch.optim.Optimizer):
     """
 
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]], config: TrainingConfig):
+        named = list(named)
+        # Gradients of what is left untrained are forgotten too: they would pile up and count in a clipped norm.
+        self._with_gradients = [p for _, p in named]
         named = [(n, p) for n, p in named if config.muon_ln_final or not n.startswith("ln_final.")]
         self._matrices = [(name, p) for name, p in named if is_muon_matrix(name)]
         rest = [p for name, p in named if not is_muon_matrix(name)]
@@ -77,10 +80,9 @@ class MuonAndAdamW(torch.optim.Optimizer):
         self._parts = parts
         # The groups whose rates a schedule sets are those of the two optimizers.
         self.param_groups = [group for part in parts for group in part.param_groups]
-        self._trained = [p for _, p in named]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        for parameter in self._trained:
+        for parameter in self._with_gradients:
             parameter.grad = None
 
     @torch.no_grad()

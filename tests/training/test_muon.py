@@ -118,3 +118,12 @@ def test_muon_and_a_cuda_graph_are_refused(monkeypatch):
     with pytest.raises(UserError, match="works with adam and adamw, got muon"):
         check_graph(torch.device("cuda"), config)
     assert loop.SOLVED == 0.95
+
+
+def test_gradients_of_what_muon_leaves_untrained_are_forgotten_too(model):
+    """They would pile up from step to step, and count in a clipped norm."""
+    optimizer = build_optimizer(model, CONFIG.model_copy(update={"muon_ln_final": False}))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter) if parameter.requires_grad else None
+    optimizer.zero_grad()
+    assert [name for name, p in model.named_parameters() if p.grad is not None] == []

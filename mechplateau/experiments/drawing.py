@@ -48,14 +48,16 @@ Tables = Mapping[str, Sequence[pd.DataFrame]]
 """Recipe → the tables of its runs, one a seed."""
 
 
-def draw(spec: FigureSpec, tables: Tables, scale: Scale, probes: pd.DataFrame | None = None) -> PaperFigure:
+def draw(
+    spec: FigureSpec, tables: Tables, scale: Scale, probes: Sequence[pd.DataFrame] | None = None
+) -> PaperFigure:
     """The figure of these runs.
 
     Args:
         spec: what to draw.
         tables: the metrics of its runs.
         scale: said in the title where it is not the paper's.
-        probes: for the probe's panel, as `probes.probe_curve` gives it.
+        probes: for the probe's panel, as `probes.probe_curve` gives them, one a seed.
     """
     import matplotlib
 
@@ -175,14 +177,14 @@ def _draw_outputs(ax: Axes, runs: Sequence[pd.DataFrame], names: Sequence[str]) 
     ax.legend(loc="best", handlelength=1.5)
 
 
-def _draw_probes(ax: Axes, probes: pd.DataFrame | None) -> None:
+def _draw_probes(ax: Axes, probes: Sequence[pd.DataFrame] | None) -> None:
     if probes is None:
         return
     for index, (column, label) in enumerate(
         (("authors", "authors' split"), ("ours", "our split"), ("shuffled", "shuffled labels"))
     ):
         color, dash = _LINES[index]
-        ax.plot(probes["step"], probes[column], color=color, linestyle=dash, linewidth=1.2, label=label)
+        _draw_line(ax, probes, column, color, dash, label)
     ax.legend(loc="best", handlelength=2)
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from mechplateau.experiments.claims import Outcome, check_all
 from mechplateau.experiments.drawing import draw
 from mechplateau.experiments.figures import FIGURES, FigureSpec, needed
-from mechplateau.experiments.probes import probe_curve, probe_numbers
+from mechplateau.experiments.probes import ACCURACIES, probe_curve, probe_numbers
 from mechplateau.experiments.recipes import RECIPES, Scale
 from mechplateau.experiments.summary import Numbers, summarize
 from mechplateau.experiments.training import Announce, ensure, finished_runs
@@ -63,7 +63,7 @@ def make_figure(
     runs = ensure(wanted, seeds, scale, **options, announce=announce)  # type: ignore[arg-type]
     probes = None
     if "probe" in spec.panels:
-        probes = probe_curve(runs[spec.recipes[0]][0], on_probe)
+        probes = [probe_curve(run, on_probe) for run in runs[spec.recipes[0]]]
     stem = out / f"fig{spec.number:02d}"
     tables = {name: [run.metrics for run in runs[name]] for name in spec.recipes}
     figure = draw(spec, tables, scale, probes)
@@ -103,14 +103,16 @@ def _numbers(run: Run) -> Numbers:
     return summarize(run.metrics, run.task) | probe_numbers(run)
 
 
-def _data(spec: FigureSpec, runs: dict[str, list[Run]], probes: pd.DataFrame | None) -> pd.DataFrame:
+def _data(
+    spec: FigureSpec, runs: dict[str, list[Run]], probes: Sequence[pd.DataFrame] | None
+) -> pd.DataFrame:
     """All tables of the figure's runs, one below the other, with columns recipe, label and seed."""
     parts = []
     for name in spec.recipes:
-        for run in runs[name]:
+        for index, run in enumerate(runs[name]):
             table = run.metrics
             if probes is not None:
-                named = probes.rename(columns={c: f"probe_{c}" for c in probes.columns if c != "step"})
+                named = probes[index].rename(columns={kind: f"probe_{kind}" for kind in ACCURACIES})
                 table = table.merge(named, on="step", how="left")
             labels = {"recipe": name, "label": RECIPES[name].what, "seed": run.config.seed}
             parts.append(pd.concat([pd.DataFrame(labels, index=table.index), table], axis=1))

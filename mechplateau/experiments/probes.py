@@ -3,7 +3,7 @@
 A one-hidden-layer MLP (256 ReLUs) on `blocks.{last}.hook_attn_out` at the output rows predicts the output token. Two
 splits, both by sequence, at every kept checkpoint: the authors' (2,048 fresh sequences; the first 64, 1,024 rows of
 moving window sum, train and the others test) and ours (256 sequences, 4,096 rows, each), with a control of shuffled
-labels. What is done is kept beside the checkpoints and not done again.
+labels. What is done is kept beside the checkpoints, with the settings it was done with, and not done again.
 
 Cost: three fits a checkpoint, some ten seconds each at the paper's size.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -22,9 +23,11 @@ from mechplateau.experiments.summary import Numbers
 from mechplateau.metrics.plateau import find_plateau
 from mechplateau.runs import Run
 from mechplateau.runs.files import write_text
+from mechplateau.runs.writer import read_json
 
 AUTHORS = {"sequences": 2048, "n_train": 64}
 OURS = {"sequences": 512, "n_train": 256}
+ACCURACIES = ("authors", "ours", "shuffled")
 _SEED = 20
 
 
@@ -36,21 +39,20 @@ def probe_curve(run: Run, on_step: Callable[[int], None] = lambda step: None) ->
     """
     done = _read(run)
     for step in run.steps:
-        if str(step) not in done:
-            done[str(step)] = _probe_at(run, step)
-            write_text(_file(run), json.dumps(done, indent=1) + "\n")
+        if step not in done:
+            done[step] = _probe_at(run, step)
+            write_text(_file(run), json.dumps({"settings": _settings(), "steps": done}, indent=1) + "\n")
         on_step(step)
-    lines = [{"step": step, **done[str(step)]} for step in run.steps]
-    return pd.DataFrame(lines)
+    return pd.DataFrame([{"step": step, **done[step]} for step in run.steps])
 
 
 def probe_numbers(run: Run) -> Numbers:
     """Of our split, from what was probed before: probe_plateau (at the checkpoint in the middle of the plateau),
     probe_end (at the last), probe_shuffled (the control, largest over checkpoints); nothing where nothing was."""
-    done = {int(step): values for step, values in _read(run).items()}
-    plateau = find_plateau(run.metrics["step"].to_numpy(), run.metrics["loss"].to_numpy(dtype=float))
+    done = _read(run)
     if not done or set(done) != set(run.steps):
         return {}
+    plateau = find_plateau(run.metrics["step"].to_numpy(), run.metrics["loss"].to_numpy(dtype=float))
     middle = plateau.midpoint
     during = None if middle is None else done[min(done, key=lambda step: abs(step - middle))]["ours"]
     return {
@@ -87,13 +89,27 @@ def _probe_at(run: Run, step: int) -> dict[str, float]:
     }
 
 
-def _file(run: Run) -> Any:
+def _file(run: Run) -> Path:
     return run.path / "probes.json"
 
 
-def _read(run: Run) -> dict[str, dict[str, float]]:
-    try:
-        data = json.loads(_file(run).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+def _settings() -> dict[str, Any]:
+    return {"authors": AUTHORS, "ours": OURS, "seed": _SEED}
+
+
+def _read(run: Run) -> dict[int, dict[str, float]]:
+    """Step → accuracies, of the steps probed before; nothing of a file that is damaged or of other settings."""
+    record = read_json(_file(run))
+    steps = record.get("steps")
+    if record.get("settings") != _settings() or not isinstance(steps, dict):
         return {}
-    return data if isinstance(data, dict) else {}
+    return {step: steps[str(step)] for step in run.steps if _whole(steps.get(str(step)))}
+
+
+def _whole(values: Any) -> bool:
+    """Whether these are the accuracies of one step."""
+    return (
+        isinstance(values, dict)
+        and set(values) == set(ACCURACIES)
+        and all(isinstance(value, float) and 0 <= value <= 1 for value in values.values())
+    )

@@ -11,6 +11,7 @@ from mechplateau.experiments import probes
 from mechplateau.experiments.claims import CLAIMS
 from mechplateau.experiments.figures import FIGURES
 from mechplateau.experiments.making import all_recipes, compared_to, make_figure, state
+from mechplateau.experiments.training import finished_runs
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,37 @@ def test_the_probe_is_kept_beside_the_run(toy, runs_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(probes, "probe", None)  # nothing is fitted again
     again = make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path)
     assert again.outcomes == made.outcomes
+
+
+def test_every_seed_has_a_probe_of_its_own(toy, runs_dir, tmp_path):
+    made = make_figure(FIGURES[20], scale="small", seeds=range(2), runs_dir=runs_dir, out=tmp_path)
+    data = pd.read_parquet(made.files[2])
+    one, other = (data[data["seed"] == seed]["probe_ours"].dropna().tolist() for seed in (0, 1))
+    assert len(one) == len(other) > 1
+    assert one != other
+    assert all(len(outcome.values) == 2 for outcome in made.outcomes if outcome.claim.number == "probe_end")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda record: {"0": 5},
+        lambda record: [1],
+        lambda record: {**record, "settings": {**record["settings"], "seed": 3}},
+        lambda record: {**record, "steps": {**record["steps"], "0": {"ours": 0.5}}},
+        lambda record: {**record, "steps": {**record["steps"], "0": dict.fromkeys(probes.ACCURACIES, 1.5)}},
+        lambda record: {**record, "steps": 3},
+    ],
+)
+def test_a_spoilt_record_of_probes_is_made_again(toy, runs_dir, tmp_path, spoil):
+    made = make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path)
+    (run,) = finished_runs("mws-probe", [0], "small", runs_dir).values()
+    path = run.path / "probes.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(spoil(record)))
+    assert probes.probe_numbers(run) == {}
+    assert make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path).outcomes == made.outcomes
+    assert json.loads(path.read_text()) == record
 
 
 def test_claims_may_look_at_runs_that_are_not_drawn():

@@ -19,7 +19,7 @@ from mechplateau.errors import UserError
 from mechplateau.experiments.recipes import RECIPES, Scale
 from mechplateau.experiments.summary import Numbers, rounded, summarize
 from mechplateau.experiments.training import finished_runs
-from mechplateau.runs import Run
+from mechplateau.runs import Run, list_runs
 from mechplateau.runs.files import write_text
 
 KEY = ("recipe", "seed", "scale")
@@ -58,10 +58,12 @@ def line_of(recipe: str, seed: int, scale: Scale, run: Run, probed: Numbers | No
     return origin | rounded(summarize(run.metrics, run.task) | (probed or {}))
 
 
-def found_in(runs_dir: Path, scale: Scale, seeds: Sequence[int] = range(10)) -> pd.DataFrame:
-    """The same table, of all finished runs of recipes in a folder."""
+def found_in(runs_dir: Path, scale: Scale, seeds: Sequence[int] | None = None) -> pd.DataFrame:
+    """The same table, of all finished runs of recipes in a folder, or of those with some seeds."""
     from mechplateau.experiments.probes import probe_numbers
 
+    if seeds is None:
+        seeds = sorted({run.config.seed for run in list_runs(runs_dir)})
     lines = [
         line_of(name, seed, scale, run, probe_numbers(run))
         for name in RECIPES

@@ -79,6 +79,22 @@ def test_finished_runs_are_reused(toy, tmp_path, monkeypatch):
     assert set(finished_runs("mws", range(4), "small", tmp_path)) == {0, 1}
 
 
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda text: text.replace("seed: 0", "seed: 5"), "config.yaml is of another run than the folder's"),
+        (lambda text: "colour: red\n", r"copy-\w+: cannot be read \(.*colour: unknown field"),
+        (lambda text: "", r"copy-\w+: cannot be read \(.*expected a mapping of fields"),
+    ],
+)
+def test_a_finished_run_is_that_of_its_name(toy, tmp_path, spoil, message):
+    (run,) = ensure(["copy"], [0], "small", runs_dir=tmp_path)["copy"]
+    config = run.path / "config.yaml"
+    config.write_text(spoil(config.read_text()))
+    with pytest.raises(UserError, match=f"{message}.*delete the folder to train it again"):
+        finished_runs("copy", [0], "small", tmp_path)
+
+
 def test_a_failed_run_is_one_line(toy, tmp_path, monkeypatch):
     def failing(configs, on_result, **_):
         return [SweepResult(config, tmp_path / "x", "failed", "it broke") for config in configs]

@@ -12,6 +12,7 @@ from mechplateau.experiments.results import (
     found_in,
     merged,
     on_record,
+    read_results,
     summaries_of,
     write_results,
 )
@@ -90,3 +91,25 @@ def test_the_record_is_of_the_recipes_as_they_are(tmp_path):
 def test_another_table_is_refused():
     with pytest.raises(UserError, match="expected the columns recipe, seed, scale, got a"):
         summaries_of(pd.DataFrame({"a": [1]}), "paper")
+
+
+def test_text_stays_the_text_it_was(tmp_path):
+    """Commas, quotes and letters of any alphabet; a hash or version that looks like a number."""
+    line = dict.fromkeys(("config_hash", "mechplateau", "torch", "transformer-lens", "processor", "finished"))
+    line |= {"recipe": "copy", "seed": 12, "scale": "paper", "threads": None, "drop": 0.5, "onset": None}
+    line |= {"config_hash": "00123456789e", "torch": "2.10", "processor": 'Ä "9", 2 cores'}
+    table = pd.DataFrame([line, {**line, "recipe": "mws", "config_hash": "001234567890"}])
+    for frame in (table, table.iloc[1:]):
+        write_results(frame, tmp_path / "runs.csv")
+        again = read_results(tmp_path / "runs.csv")
+        for name in ("config_hash", "torch", "processor"):
+            assert again[name].tolist() == frame[name].tolist()
+    assert summaries_of(again, "paper") == {"mws": [{"drop": 0.5, "onset": None}]}
+
+
+def test_every_seed_of_a_folder_is_found_whatever_its_record_says(toy, tmp_path):
+    run = ensure(["copy"], [0, 12], "small", runs_dir=tmp_path)["copy"][0]
+    (run.path / "environment.json").write_text('{"sessions": {"1": 2}}')
+    table = found_in(tmp_path, "small")
+    assert table["seed"].tolist() == [0, 12]
+    assert table["torch"].isna().tolist() == [True, False]

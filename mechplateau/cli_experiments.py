@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -60,6 +61,8 @@ def figures(
     from mechplateau.experiments.making import state
 
     chosen, several = _scale(scale), _seeds(seeds)
+    if runs_dir.exists():
+        _folder(runs_dir)
     table = Table("figure", "what", "steps at most", "runs finished", box=None, padding=(0, 2, 0, 0))
     for spec in FIGURES.values():
         finished, needed = state(spec, chosen, several, runs_dir)
@@ -120,14 +123,19 @@ def _make(
     from mechplateau.experiments.figures import FIGURES
     from mechplateau.experiments.making import all_recipes, make_figure
     from mechplateau.experiments.training import ensure
-    from mechplateau.training.loop import device_named
+    from mechplateau.training.loop import MOST_THREADS, device_named
     from mechplateau.training.sweep import cores
 
     if jobs < 1:
         raise UserError(f"--jobs: expected at least 1, got {jobs}")
-    device_named(device)
-    each = threads if threads is not None else max(1, cores() // jobs)
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise UserError(f"--threads: expected 1 to {MOST_THREADS}, got {threads}")
     several = _seeds(seeds)
+    device_named(device)
+    # Before anything is trained, so that hours of it are not followed by a figure that cannot be written.
+    for option, folder in (("--runs-dir", runs_dir), ("--out", out)):
+        _make_folder(option, folder)
+    each = threads if threads is not None else max(1, cores() // jobs)
     outcomes: list[Outcome] = []
     if len(numbers) > 1:
         # All at once, so that jobs are never idle between figures.
@@ -152,6 +160,7 @@ def _make(
             threads=each,
             device=device,
             announce=_announce,
+            on_probe=_probed,
         )
         outcomes += made.outcomes
         print(f"Figure {number}: {', '.join(str(path) for path in made.files)}")
@@ -171,6 +180,13 @@ def _announce(number: int) -> Callable[[SweepResult], None]:
             print(f"[{done}/{number}] {result.config.run_name} {result.outcome}", file=sys.stderr, flush=True)
 
     return on_result
+
+
+def _probed(step: int) -> None:
+    """A line for every checkpoint probed, each of which may take a minute, on standard error."""
+    import sys
+
+    print(f"probe: step {step} done", file=sys.stderr, flush=True)
 
 
 def _print_claims(outcomes: Sequence[Outcome], scale: Scale) -> None:
@@ -232,13 +248,14 @@ def _range(outcome: Outcome, scale: Scale) -> str:
 
 
 def _found(outcome: Outcome) -> str:
-    """Median, spread and number of seeds."""
+    """Median, spread and number of seeds; of how many, where it is undefined in some."""
     if outcome.value is None:
         return "–"
-    value = _number(outcome.value)
-    if len(outcome.values) == 1:
-        return f"{value} (1)"
-    return f"{value}, {_number(min(outcome.values))} – {_number(max(outcome.values))} ({len(outcome.values)})"
+    value, defined = _number(outcome.value), len(outcome.values)
+    count = f"({defined})" if defined == outcome.runs else f"({defined} of {outcome.runs})"
+    if defined == 1:
+        return f"{value} {count}"
+    return f"{value}, {_number(min(outcome.values))} – {_number(max(outcome.values))} {count}"
 
 
 def _number(value: float) -> str:
@@ -257,6 +274,17 @@ def _seeds(number: int) -> range:
     if not 1 <= number <= 1000:
         raise UserError(f"--seeds: expected 1 to 1000, got {number}")
     return range(number)
+
+
+def _make_folder(option: str, path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        writable = os.access(path, os.W_OK | os.X_OK)
+        reason = "no permission"
+    except OSError as error:
+        writable, reason = False, error.strerror or str(error)
+    if not writable:
+        raise UserError(f"{option} {path}: expected a folder to write in ({reason}); give another one")
 
 
 def _folder(path: Path) -> Path:

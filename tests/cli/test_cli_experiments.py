@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from mechplateau.cli_experiments import markdown_table
+from mechplateau.experiments.claims import Claim, check
+
 
 def run(*arguments, cwd=None):
     return subprocess.run(
@@ -28,6 +31,7 @@ def run(*arguments, cwd=None):
         (["figure", "3", "--seeds", "0"], "--seeds: expected 1 to 1000, got 0"),
         (["figure", "3", "--jobs", "0"], "--jobs: expected at least 1, got 0"),
         (["figure", "3", "--device", "tpu"], "device: expected cpu, cuda or cuda:N, got 'tpu'"),
+        (["figure", "3", "--threads", "0"], "--threads: expected 1 to 1024, got 0"),
         (["claims", "--runs-dir", "nowhere"], "--runs-dir nowhere: no such folder"),
     ],
 )
@@ -38,6 +42,28 @@ def test_a_mistake_is_one_line(arguments, message, tmp_path):
     (line,) = result.stderr.strip().splitlines()
     assert line.startswith(f"mechplateau: {message}")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["--runs-dir", "--out"])
+def test_a_folder_that_cannot_be_is_said_before_anything_is_trained(option, tmp_path):
+    (tmp_path / "file").touch()
+    result = run("reproduce", "--scale", "small", option, "file/there", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith(
+        f"mechplateau: {option} file/there: expected a folder to write in (Not a dir"
+    )
+    assert len(result.stderr.splitlines()) == 1
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_median_says_of_how_many_seeds():
+    claim = Claim(2, "it is near 3", "mws", "drop", 2.5, 3.5)
+    (whole, part) = (
+        check(claim, {"mws": [{"drop": 3.0}, {"drop": 3.2}]}),
+        check(claim, {"mws": [{"drop": None}, {"drop": 3.0}, {"drop": None}]}),
+    )
+    assert "| 3.1, 3 – 3.2 (2) | holds |" in markdown_table([whole], "paper")
+    assert "| 3 (1 of 3) | holds |" in markdown_table([part], "paper")
 
 
 def test_the_figures_are_listed_with_their_cost(tmp_path):

@@ -177,7 +177,9 @@ def _announce(number: int) -> Callable[[SweepResult], None]:
         nonlocal done
         done += 1
         if result.outcome != "skipped":
-            print(f"[{done}/{number}] {result.config.run_name} {result.outcome}", file=sys.stderr, flush=True)
+            reason = f": {result.message}" if result.message else ""
+            line = f"[{done}/{number}] {result.config.run_name} {result.outcome}{reason}"
+            print(line, file=sys.stderr, flush=True)
 
     return on_result
 

@@ -56,6 +56,19 @@ def test_a_folder_that_cannot_be_is_said_before_anything_is_trained(option, tmp_
     assert not list(tmp_path.glob("runs/*"))
 
 
+def test_a_run_that_failed_says_why_at_once(capsys):
+    from mechplateau.cli_experiments import _announce
+    from mechplateau.config import RunConfig
+    from mechplateau.training.sweep import SweepResult
+
+    config = RunConfig.for_task("copy")
+    told = _announce(3)
+    for outcome, message in (("skipped", ""), ("failed", "interrupted at step 9"), ("finished", "")):
+        told(SweepResult(config, Path("x"), outcome, message))
+    name = config.run_name
+    assert capsys.readouterr().err == f"[2/3] {name} failed: interrupted at step 9\n[3/3] {name} finished\n"
+
+
 def test_a_median_says_of_how_many_seeds():
     claim = Claim(2, "it is near 3", "mws", "drop", 2.5, 3.5)
     (whole, part) = (

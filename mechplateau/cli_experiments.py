@@ -122,6 +122,7 @@ def _make(
 ) -> None:
     from mechplateau.experiments.figures import FIGURES
     from mechplateau.experiments.making import all_recipes, make_figure
+    from mechplateau.experiments.recipes import REDUCED
     from mechplateau.experiments.training import ensure
     from mechplateau.training.loop import MOST_THREADS, device_named
     from mechplateau.training.sweep import cores
@@ -165,6 +166,8 @@ def _make(
         outcomes += made.outcomes
         print(f"Figure {number}: {', '.join(str(path) for path in made.files)}")
     _print_claims(outcomes, scale)
+    if scale == "small":
+        print(REDUCED)
 
 
 def _announce(number: int) -> Callable[[SweepResult], None]:

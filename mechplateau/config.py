@@ -179,7 +179,7 @@ class RunConfig(Config):
             except ConfigError as error:
                 raise ValueError(f"interventions.{index}.{error}") from None
             for earlier, other in enumerate(self.interventions[:index]):
-                if problem := intervention.conflict(other):
+                if problem := intervention.conflict(other) or other.conflict(intervention):
                     raise ValueError(f"interventions.{index}: {problem} interventions.{earlier}")
         self._something_is_trained()
         return self

@@ -13,7 +13,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -29,6 +29,9 @@ class Config(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    unhashed: ClassVar[frozenset[str]] = frozenset()
+    """Fields that do not decide what comes out (where a file lies that another field knows by content)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -62,12 +65,14 @@ class Config(BaseModel):
         return yaml.safe_dump(self.data(), sort_keys=False, allow_unicode=True)
 
     def content_hash(self, length: int = 12) -> str:
-        """Hexadecimal SHA-256 of the canonical JSON of all fields, first `length` digits.
+        """Hexadecimal SHA-256 of the canonical JSON of all fields but `unhashed` ones, first `length` digits.
 
         Numbers are hashed by value (`1` and `1.0` in a float field are the same), and the order of keys in
         a file does not matter.
         """
-        canonical = json.dumps(self.data(), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        canonical = json.dumps(
+            _deciding(self, self.data()), sort_keys=True, separators=(",", ":"), ensure_ascii=True
+        )
         return hashlib.sha256(canonical.encode()).hexdigest()[:length]
 
 
@@ -149,6 +154,21 @@ def _check_plain(data: Any, depth: int) -> None:
             _check_plain(value, depth + 1)
     elif data is not None and not isinstance(data, str | int | float):
         raise ValueError(f"expected text, numbers, lists and mappings, got {type(data).__name__} {data!r}")
+
+
+def _deciding(config: Config, data: dict[str, Any]) -> dict[str, Any]:
+    """`config.data()` without unhashed fields, at any depth."""
+    result = {name: value for name, value in data.items() if name not in config.unhashed}
+    for name in result:
+        value = getattr(config, name)
+        if isinstance(value, Config):
+            result[name] = _deciding(value, result[name])
+        elif isinstance(value, tuple):
+            result[name] = [
+                _deciding(item, plain) if isinstance(item, Config) else plain
+                for item, plain in zip(value, result[name], strict=True)
+            ]
+    return result
 
 
 def _may_be_bool(annotation: Any) -> bool:

@@ -306,14 +306,7 @@ def _all_claims() -> Iterable[Claim]:
         )
 
     yield Claim(
-        101,
-        "attention frozen at random: not learned in time",
-        "mws-frozen-attention",
-        "took",
-        2.0,
-        None,
-        "",
-        "mws",
+        101, "attention frozen at random: not learned", "mws-frozen-attention", "accuracy_end", None, 0.5
     )
     yield Claim(
         102,

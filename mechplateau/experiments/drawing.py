@@ -191,8 +191,12 @@ def _draw_probes(ax: Axes, probes: Sequence[pd.DataFrame] | None) -> None:
 def over_seeds(
     runs: Sequence[pd.DataFrame], column: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Steps that any seed measured, and median, smallest and largest value over the seeds that reached each."""
+    """Steps that every seed measured, and median, smallest and largest value over the seeds at each.
+
+    The line ends where the first seed does, since a median over fewer seeds would jump there.
+    """
     together = pd.concat([run[["step", column]] for run in runs if column in run.columns])
     grouped = together.groupby("step")[column]
-    middle = grouped.median()
-    return middle.index.to_numpy(), middle.to_numpy(), grouped.min().to_numpy(), grouped.max().to_numpy()
+    table = grouped.agg(["median", "min", "max"])[grouped.size() == len(runs)]
+    steps, middle, low, high = (table.index, *(table[name] for name in ("median", "min", "max")))
+    return steps.to_numpy(), middle.to_numpy(), low.to_numpy(), high.to_numpy()

@@ -14,7 +14,7 @@ from mechplateau.experiments.claims import Outcome, check_all
 from mechplateau.experiments.drawing import draw
 from mechplateau.experiments.figures import FIGURES, FigureSpec, needed
 from mechplateau.experiments.probes import ACCURACIES, probe_curve, probe_numbers
-from mechplateau.experiments.recipes import RECIPES, Scale
+from mechplateau.experiments.recipes import RECIPES, REDUCED, Scale
 from mechplateau.experiments.summary import Numbers, summarize
 from mechplateau.experiments.training import Announce, ensure, finished_runs
 from mechplateau.runs import Run
@@ -130,6 +130,7 @@ def _verdict(
         "figure": spec.number,
         "title": spec.title,
         "scale": scale,
+        "reduced": REDUCED if scale == "small" else None,
         "seeds": list(seeds),
         "ours": spec.ours,
         "runs": {name: [run.name for run in several] for name, several in runs.items()},

@@ -11,7 +11,7 @@ import fnmatch
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import BeforeValidator, model_validator
@@ -131,7 +131,9 @@ def content_hash(tensors: Mapping[str, Tensor]) -> str:
 
 
 class _FromFile(Intervention):
-    """Takes tensors from a file, known by their content."""
+    """Takes tensors from a file, known by their content: where it lies does not count for a run's hash."""
+
+    unhashed: ClassVar[frozenset[str]] = frozenset({"source"})
 
     source: str
     """A file of tensors by TransformerLens's names: a run's checkpoint, or a run's maps."""

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from mechplateau.errors import ConfigError
 from mechplateau.models.config import ModelConfig
+from mechplateau.models.initialization import ImposedPattern
 from mechplateau.models.interventions import Handle, Intervention, register_intervention
 from mechplateau.tasks import Task
 
@@ -34,6 +35,11 @@ class ProgressReward(Intervention):
     def check(self, task: Task, model: ModelConfig) -> None:
         if not task.attention_targets(task.sample(2)):
             raise ConfigError(f"kind: progress_reward needs an Ω; {task.name} states none")
+
+    def conflict(self, other: Intervention) -> str | None:
+        if isinstance(other, ImposedPattern) and self.overlaps(other):
+            return "a reward cannot move the pattern that is imposed beside it: see"
+        return super().conflict(other)
 
     def progress_weight(self, step: int) -> float:
         if step - self.start >= self.ramp:

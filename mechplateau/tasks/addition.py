@@ -28,7 +28,7 @@ class Addition(Task):
 
     name: Literal["addition"] = "addition"
     digits: int = Field(4, ge=1, le=17)
-    """Digits of each number; a sum of more would not fit 64 bits."""
+    """Digits of each number, few enough for 64-bit arithmetic."""
     reverse: bool = True
     """Give the sum's least significant digit first."""
 

@@ -24,7 +24,7 @@ from mechplateau.tasks.base import (
 class _Copying(Task):
     """x₀ … x₍ₙ₋₁₎, SEP, y₀ … y₍ₙ₋₁₎ with x uniform on 1 … max_num; the separator is the token 0."""
 
-    n: int = Field(16, ge=1, le=2**16)
+    n: int = Field(16, ge=1, le=2**12)
     """Number of inputs, and of outputs."""
     max_num: int = Field(16, ge=1, le=2**20)
     """Largest input token."""

@@ -32,7 +32,7 @@ class Histogram(Task):
     """
 
     name: Literal["histogram"] = "histogram"
-    n: int = Field(16, ge=1, le=2**16)
+    n: int = Field(16, ge=1, le=2**12)
     """Number of inputs, and of outputs."""
     alphabet: int = Field(12, ge=1, le=2**20)
     """Number of different inputs."""

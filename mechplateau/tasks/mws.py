@@ -24,7 +24,7 @@ class MovingWindowSum(Task):
     """
 
     name: Literal["mws"] = "mws"
-    n: int = Field(16, ge=1, le=2**16)
+    n: int = Field(16, ge=1, le=2**12)
     """Number of inputs, and of outputs."""
     k: int = Field(2, ge=1)
     """Length of the window, at most n."""

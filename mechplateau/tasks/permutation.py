@@ -29,7 +29,7 @@ class Permutation(Task):
     """
 
     name: Literal["permutation"] = "permutation"
-    n: int = Field(16, ge=1, le=2**16)
+    n: int = Field(16, ge=1, le=2**12)
     """Number of inputs, and of outputs."""
     compose: int = Field(1, ge=1, le=4)
     """How often the permutation is applied."""

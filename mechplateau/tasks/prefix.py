@@ -32,7 +32,7 @@ class PrefixSum(Task):
     """
 
     name: Literal["prefix"] = "prefix"
-    n: int = Field(16, ge=1, le=2**16)
+    n: int = Field(16, ge=1, le=2**12)
     """Number of inputs, and of outputs."""
     p: int = Field(17, ge=2, le=2**20)
     """Modulus, and the separator's token; larger than max_num."""

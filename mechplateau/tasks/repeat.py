@@ -33,7 +33,7 @@ class Repeat(Task):
     """
 
     name: Literal["repeat"] = "repeat"
-    n: int = Field(16, ge=1, le=2**16)
+    n: int = Field(16, ge=1, le=2**12)
     """Number of inputs, and of outputs."""
     blocks: int = Field(1, ge=1)
     """Number of blocks, a divisor of n; 1, 2 and 4 in the paper."""

@@ -9,6 +9,7 @@ import pytest
 
 from mechplateau.experiments import probes
 from mechplateau.experiments.claims import CLAIMS
+from mechplateau.experiments.drawing import over_seeds
 from mechplateau.experiments.figures import FIGURES
 from mechplateau.experiments.making import all_recipes, compared_to, make_figure, state
 from mechplateau.experiments.training import finished_runs
@@ -99,3 +100,12 @@ def test_claims_may_look_at_runs_that_are_not_drawn():
     assert compared_to(FIGURES[2]) == ()
     assert "mws-sgd-lr0.1" in all_recipes()
     assert list(all_recipes()).index("mws") < list(all_recipes()).index("mws-init-KQ")
+
+
+def test_a_line_over_seeds_ends_where_the_first_seed_does():
+    short = pd.DataFrame({"step": [0, 5, 10], "loss": [3.0, 2.0, 1.0]})
+    long = pd.DataFrame({"step": [0, 5, 10, 15], "loss": [5.0, 4.0, 3.0, 2.0]})
+    steps, middle, low, high = over_seeds([short, long], "loss")
+    assert steps.tolist() == [0, 5, 10]
+    assert middle.tolist() == [4.0, 3.0, 2.0]
+    assert (low.tolist(), high.tolist()) == ([3.0, 2.0, 1.0], [5.0, 4.0, 3.0])

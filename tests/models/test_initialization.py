@@ -272,3 +272,21 @@ def test_freezing_everything_together_is_refused():
     )
     one_after_the_other = [{**blocks, "stop": 3}, {"kind": "freeze", "parts": rest, "start": 3}]
     assert len(RunConfig.for_task("mws", interventions=one_after_the_other).interventions) == 2
+
+
+def test_where_the_source_lies_does_not_count_for_the_hash(tmp_path):
+    first = train(tiny(), runs_dir=tmp_path / "runs")
+    path = first.checkpoint_path("after")
+    elsewhere = tmp_path / "moved.safetensors"
+    elsewhere.write_bytes(path.read_bytes())
+
+    def config(source):
+        start = {"kind": "optimal_init", "source": str(source), "parts": "KQ"}
+        return tiny(interventions=[start])
+
+    assert config(path).content_hash() == config(elsewhere).content_hash()
+    assert config(path).content_hash() != config(first.checkpoint_path(0)).content_hash()
+    run = train(config(path), runs_dir=tmp_path / "runs")
+    again = train(config(elsewhere), runs_dir=tmp_path / "runs")
+    assert again.path == run.path
+    assert again.model("after") is not None

@@ -115,3 +115,15 @@ def test_a_cuda_graph_is_refused():
     config = tiny(interventions=[{"kind": "progress_reward", "weight": 1.0}])
     with pytest.raises(UserError, match="progress_reward changes its weight"):
         check_graph(torch.device("cuda"), config)
+
+
+def test_a_reward_beside_an_imposed_pattern_is_refused(tmp_path):
+    run = train(tiny(), runs_dir=tmp_path)
+    imposed = {"kind": "imposed_pattern", "source": str(run.maps_path("after"))}
+    reward = {"kind": "progress_reward", "weight": 1.0}
+    for both in ([imposed, reward], [reward, imposed]):
+        with pytest.raises(
+            ConfigError, match=r"interventions\.1: a reward cannot move the pattern .* see interventions\.0"
+        ):
+            tiny(interventions=both)
+    assert tiny(interventions=[{**imposed, "stop": 4}, {**reward, "start": 4}])

@@ -1,7 +1,8 @@
 """The paper's claims, each as a number of runs and the range it must lie in.
 
 A claim is checked on the summaries (`summary.summarize`) of one recipe's runs, one a seed, or on their ratio to
-the same number of another recipe (the median over its seeds). It holds where the median over seeds lies in the range.
+the same number of another recipe: of its run of the same seed, or where there is none, the median over its seeds. It
+holds where the median over seeds lies in the range.
 Values "paper" are the paper's or those of a run of the authors' code; where neither gives one, the range is ours:
 what would have to be seen for the sentence to be true.
 """
@@ -86,15 +87,23 @@ def check(claim: Claim, summaries: Summaries, scale: Scale = "paper") -> Outcome
         return Outcome(claim, (), len(runs), "not yet run")
     values = [value for run in runs if (value := run.get(claim.number)) is not None]
     if claim.over:
-        below = [value for run in base if (value := run.get(claim.number)) is not None]
-        divisor = statistics.median(below) if below else 0
-        values = [value / divisor for value in values] if divisor else []
+        values = [ratio for run in runs if (ratio := _ratio(claim.number, run, base)) is not None]
     if not values:
         return Outcome(claim, (), len(runs), "undefined")
     low, high = claim.range(scale)
     middle = statistics.median(values)
     inside = (low is None or middle >= low) and (high is None or middle <= high)
     return Outcome(claim, tuple(values), len(runs), "holds" if inside else "fails")
+
+
+def _ratio(number: str, run: Numbers, base: Sequence[Numbers]) -> float | None:
+    """A run's number over that of the base's run of the same seed, which shares its data and most of its initial
+    weights; over the median where that seed was not run."""
+    value, seed = run.get(number), run.get("seed")
+    same = [other for other in base if seed is not None and other.get("seed") == seed]
+    below = [found for other in same or base if (found := other.get(number)) is not None]
+    divisor = statistics.median(below) if below else None
+    return value / divisor if value is not None and divisor else None
 
 
 def check_all(

@@ -100,7 +100,7 @@ def all_recipes() -> tuple[str, ...]:
 
 
 def _numbers(run: Run) -> Numbers:
-    return summarize(run.metrics, run.task) | probe_numbers(run)
+    return {"seed": run.config.seed, **summarize(run.metrics, run.task), **probe_numbers(run)}
 
 
 def _data(

@@ -111,7 +111,7 @@ def summaries_of(table: pd.DataFrame, scale: Scale) -> dict[str, list[Numbers]]:
     numbers = [name for name in table.columns if name not in _FROM]
     summaries: dict[str, list[Numbers]] = {}
     for record in chosen.to_dict("records"):
-        own = {name: _number(record[name]) for name in numbers}
+        own = {name: _number(record[name]) for name in ("seed", *numbers)}
         summaries.setdefault(str(record["recipe"]), []).append(own)
     return summaries
 

@@ -101,3 +101,16 @@ def test_the_small_scale_may_have_another_range():
 
 def test_claims_of_some_figures():
     assert {outcome.claim.figure for outcome in check_all({}, figures=[3, 43])} == {3, 43}
+
+
+def test_a_ratio_is_to_the_same_seed_where_that_was_run():
+    ratio = Claim(3, "shorter", "mws-c10", "took", None, 0.75, over="mws")
+    base = [{"seed": 0, "took": 100}, {"seed": 1, "took": 200}, {"seed": 2, "took": None}]
+    runs = [
+        {"seed": 0, "took": 50},
+        {"seed": 1, "took": 50},
+        {"seed": 2, "took": 50},
+        {"seed": 7, "took": 50},
+    ]
+    # Seed 2's base is undefined; seed 7 was not run there, so that the median counts.
+    assert check(ratio, {"mws-c10": runs, "mws": base}).values == (0.5, 0.25, 50 / 150)

@@ -104,7 +104,7 @@ def test_text_stays_the_text_it_was(tmp_path):
         again = read_results(tmp_path / "runs.csv")
         for name in ("config_hash", "torch", "processor"):
             assert again[name].tolist() == frame[name].tolist()
-    assert summaries_of(again, "paper") == {"mws": [{"drop": 0.5, "onset": None}]}
+    assert summaries_of(again, "paper") == {"mws": [{"seed": 12, "drop": 0.5, "onset": None}]}
 
 
 def test_every_seed_of_a_folder_is_found_whatever_its_record_says(toy, tmp_path):

@@ -52,7 +52,7 @@ SMALL_STEPS: Mapping[str, int] = {
 REDUCED = (
     "small scale: 8 inputs instead of 16 (permutation 5, histogram 6, addition 2 digits, concatenated windows 16), "
     "modulus 11 instead of 17 (5 for k = 3 and 4), width 64 instead of 256, batches of 64 instead of 256 and a "
-    "learning rate of 1e-3 instead of 1e-4 (128 and 2e-3 for permutation, histogram, addition and concatenated windows), "
+    "learning rate of 1e-3 instead of 1e-4 (128 and 2e-3 for permutation, histogram, addition, concatenated windows), "
     "measured every 5 steps; a run ends half of its way past being solved"
 )
 """What the small scale reduces, for people."""

@@ -261,7 +261,7 @@ def _all_recipes() -> Iterable[Recipe]:
     yield _mws(
         "softmax",
         "softmax attention",
-        {"training": {"steps": 2000, **_ENDS_EARLY}},
+        {"training": {"steps": 3000, **_ENDS_EARLY}},
         model={"attention": "softmax"},
         **_long(2000),
     )

@@ -2,6 +2,7 @@
 
 from mechplateau.tasks.addition import Addition
 from mechplateau.tasks.base import (
+    OneOutputPerInput,
     Target,
     Task,
     mask_of,
@@ -26,6 +27,7 @@ __all__ = [
     "Copy",
     "Histogram",
     "MovingWindowSum",
+    "OneOutputPerInput",
     "Permutation",
     "PrefixSum",
     "Repeat",

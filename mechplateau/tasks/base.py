@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 from jaxtyping import Bool, Int
+from pydantic import Field
 from torch import Tensor
 
 from mechplateau.errors import ConfigError
@@ -157,6 +158,21 @@ class Task(Config):
         if shared and self.separator is not None and source.separator is not None:
             shared[self.separator] = source.separator
         return shared or None
+
+
+class OneOutputPerInput(Task):
+    """x₀ … x₍ₙ₋₁₎, a separator, y₀ … y₍ₙ₋₁₎: what the tasks of n inputs and as many outputs share."""
+
+    n: int = Field(16, ge=1, le=2**12)
+    """Number of inputs, and of outputs."""
+
+    @property
+    def prompt_length(self) -> int:
+        return self.n + 1
+
+    @property
+    def n_outputs(self) -> int:
+        return self.n
 
 
 _TaskType = TypeVar("_TaskType", bound=Task)

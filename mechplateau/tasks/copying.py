@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import Tensor
 
 from mechplateau.tasks.base import (
+    OneOutputPerInput,
     Target,
-    Task,
     mask_of,
     pairs_among,
     register_task,
@@ -21,11 +21,9 @@ from mechplateau.tasks.base import (
 )
 
 
-class _Copying(Task):
+class _Copying(OneOutputPerInput):
     """x₀ … x₍ₙ₋₁₎, SEP, y₀ … y₍ₙ₋₁₎ with x uniform on 1 … max_num; the separator is the token 0."""
 
-    n: int = Field(16, ge=1, le=2**12)
-    """Number of inputs, and of outputs."""
     max_num: int = Field(16, ge=1, le=2**20)
     """Largest input token."""
 
@@ -34,14 +32,6 @@ class _Copying(Task):
     @property
     def vocab_size(self) -> int:
         return self.max_num + 1
-
-    @property
-    def prompt_length(self) -> int:
-        return self.n + 1
-
-    @property
-    def n_outputs(self) -> int:
-        return self.n
 
     @property
     def token_labels(self) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from pydantic import Field
 from torch import Tensor
 
 from mechplateau.tasks.base import (
+    OneOutputPerInput,
     Target,
-    Task,
     mask_of,
     pairs_among,
     register_task,
@@ -22,7 +22,7 @@ from mechplateau.tasks.base import (
 
 
 @register_task
-class Histogram(Task):
+class Histogram(OneOutputPerInput):
     """x₀ … x₍ₙ₋₁₎, SEP, y₀ … y₍ₙ₋₁₎ with x uniform on 1 … alphabet and y_i the number of times x_i occurs in x.
 
     The separator is the token 0; numbers stand both for values and for counts. Ω, at layer 0: row r attends to
@@ -32,8 +32,6 @@ class Histogram(Task):
     """
 
     name: Literal["histogram"] = "histogram"
-    n: int = Field(16, ge=1, le=2**12)
-    """Number of inputs, and of outputs."""
     alphabet: int = Field(12, ge=1, le=2**20)
     """Number of different inputs."""
 
@@ -43,14 +41,6 @@ class Histogram(Task):
     @property
     def vocab_size(self) -> int:
         return max(self.alphabet, self.n) + 1
-
-    @property
-    def prompt_length(self) -> int:
-        return self.n + 1
-
-    @property
-    def n_outputs(self) -> int:
-        return self.n
 
     @property
     def token_labels(self) -> tuple[str, ...]:

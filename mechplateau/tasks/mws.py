@@ -10,11 +10,18 @@ from jaxtyping import Bool, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from mechplateau.tasks.base import Target, Task, pairs_among, register_task, sample_numbers, sequences
+from mechplateau.tasks.base import (
+    OneOutputPerInput,
+    Target,
+    pairs_among,
+    register_task,
+    sample_numbers,
+    sequences,
+)
 
 
 @register_task
-class MovingWindowSum(Task):
+class MovingWindowSum(OneOutputPerInput):
     """x₀ … x₍ₙ₋₁₎, SEP, y₀ … y₍ₙ₋₁₎ with x uniform on 1 … max_num.
 
     y_i = x_i for i < k − 1 (the copies, learnt early), else (x_{i−k+1} + … + x_i) mod p. The separator is the
@@ -24,8 +31,6 @@ class MovingWindowSum(Task):
     """
 
     name: Literal["mws"] = "mws"
-    n: int = Field(16, ge=1, le=2**12)
-    """Number of inputs, and of outputs."""
     k: int = Field(2, ge=1)
     """Length of the window, at most n."""
     p: int = Field(17, ge=2, le=2**20)
@@ -46,14 +51,6 @@ class MovingWindowSum(Task):
     @property
     def vocab_size(self) -> int:
         return self.p + 1
-
-    @property
-    def prompt_length(self) -> int:
-        return self.n + 1
-
-    @property
-    def n_outputs(self) -> int:
-        return self.n
 
     @property
     def token_labels(self) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from mechplateau.tasks.base import (
+    OneOutputPerInput,
     Target,
-    Task,
     mask_of,
     pairs_among,
     register_task,
@@ -22,7 +22,7 @@ from mechplateau.tasks.base import (
 
 
 @register_task
-class PrefixSum(Task):
+class PrefixSum(OneOutputPerInput):
     """x₀ … x₍ₙ₋₁₎, SEP, y₀ … y₍ₙ₋₁₎ with x uniform on 1 … max_num and y_i = (x₀ + … + x_i) mod p.
 
     The separator is the token p. Ω of output row r: its input r and the model's own last output y_{r−1}, which
@@ -32,8 +32,6 @@ class PrefixSum(Task):
     """
 
     name: Literal["prefix"] = "prefix"
-    n: int = Field(16, ge=1, le=2**12)
-    """Number of inputs, and of outputs."""
     p: int = Field(17, ge=2, le=2**20)
     """Modulus, and the separator's token; larger than max_num."""
     max_num: int = Field(16, ge=1)
@@ -58,14 +56,6 @@ class PrefixSum(Task):
     @property
     def vocab_size(self) -> int:
         return self.p + 1
-
-    @property
-    def prompt_length(self) -> int:
-        return self.n + 1
-
-    @property
-    def n_outputs(self) -> int:
-        return self.n
 
     @property
     def token_labels(self) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from mechplateau.tasks.base import (
+    OneOutputPerInput,
     Target,
-    Task,
     mask_of,
     pairs_among,
     register_task,
@@ -22,7 +22,7 @@ from mechplateau.tasks.base import (
 
 
 @register_task
-class Repeat(Task):
+class Repeat(OneOutputPerInput):
     """x₀ … x₍ₙ₋₁₎, SEP, then `blocks` blocks of n / blocks outputs each, all (x₀ + j) mod p in block j = 0, 1, ….
 
     x is uniform on 1 … p − 1; the separator is the token p. Ω of every output row: {0}. With one block a
@@ -33,8 +33,6 @@ class Repeat(Task):
     """
 
     name: Literal["repeat"] = "repeat"
-    n: int = Field(16, ge=1, le=2**12)
-    """Number of inputs, and of outputs."""
     blocks: int = Field(1, ge=1)
     """Number of blocks, a divisor of n; 1, 2 and 4 in the paper."""
     p: int = Field(17, ge=2, le=2**20)
@@ -51,14 +49,6 @@ class Repeat(Task):
     @property
     def vocab_size(self) -> int:
         return self.p + 1
-
-    @property
-    def prompt_length(self) -> int:
-        return self.n + 1
-
-    @property
-    def n_outputs(self) -> int:
-        return self.n
 
     @property
     def token_labels(self) -> tuple[str, ...]:

@@ -66,8 +66,8 @@ def figures(
     table = Table("figure", "what", "steps at most", "runs finished", box=None, padding=(0, 2, 0, 0))
     for spec in FIGURES.values():
         finished, needed = state(spec, chosen, several, runs_dir)
-        cost = f"{spec.cost(chosen) * seeds:,}"
-        table.add_row(str(spec.number), spec.title, cost, f"{finished} of {needed}")
+        cost = spec.cost(chosen, several)
+        table.add_row(str(spec.number), spec.title, f"{cost:,}", f"{finished} of {needed}")
     console = Console()
     console.print(table, highlight=False)
     for number, command in LANGUAGE_MODELS.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mechplateau.errors import UserError
@@ -31,12 +31,12 @@ class FigureSpec:
     panels: tuple[str, ...] = SIGNS
     ours: str = ""
 
-    def cost(self, scale: Scale) -> int:
-        """Updates of all its runs, at most; one seed each."""
-        return sum(RECIPES[name].steps(scale) for name in needed(self.recipes))
+    def cost(self, scale: Scale, seeds: Sequence[int]) -> int:
+        """Updates of all its runs, at most."""
+        return sum(RECIPES[name].steps(scale) for wave in waves(self.recipes, seeds) for name, _ in wave)
 
 
-def needed(recipes: tuple[str, ...]) -> tuple[str, ...]:
+def needed(recipes: Sequence[str]) -> tuple[str, ...]:
     """These recipes and those that they start from, sources first."""
     ordered: dict[str, None] = {}
     for name in recipes:
@@ -44,6 +44,21 @@ def needed(recipes: tuple[str, ...]) -> tuple[str, ...]:
             ordered.setdefault(start[0])
         ordered.setdefault(name)
     return tuple(ordered)
+
+
+def waves(
+    recipes: Sequence[str], seeds: Sequence[int]
+) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """The runs (recipe, seed) that these recipes take with these seeds: those that start from nothing, among them
+    what others start from, and then the others."""
+    everything = needed(recipes)
+    first = [(name, seed) for name in everything if RECIPES[name].start is None for seed in seeds]
+    second = [(name, seed) for name in everything if RECIPES[name].start is not None for seed in seeds]
+    for name, seed in second:
+        source = RECIPES[name].source(seed)
+        if source is not None and source not in first:
+            first.append(source)
+    return first, second
 
 
 _SIZES = "sizes are ours"

@@ -12,7 +12,7 @@ import pandas as pd
 
 from mechplateau.experiments.claims import Outcome, check_all
 from mechplateau.experiments.drawing import draw
-from mechplateau.experiments.figures import FIGURES, FigureSpec, needed
+from mechplateau.experiments.figures import FIGURES, FigureSpec, needed, waves
 from mechplateau.experiments.probes import ACCURACIES, probe_curve, probe_numbers
 from mechplateau.experiments.recipes import RECIPES, REDUCED, Scale
 from mechplateau.experiments.summary import Numbers, summarize
@@ -88,9 +88,9 @@ def compared_to(spec: FigureSpec) -> tuple[str, ...]:
 
 def state(spec: FigureSpec, scale: Scale, seeds: Sequence[int], runs_dir: Path) -> tuple[int, int]:
     """How many of the figure's runs are finished, and how many it needs."""
-    names = needed(tuple(dict.fromkeys([*spec.recipes, *compared_to(spec)])))
-    finished = sum(len(finished_runs(name, seeds, scale, runs_dir)) for name in names)
-    return finished, len(names) * len(seeds)
+    first, second = waves([*spec.recipes, *compared_to(spec)], seeds)
+    runs = [*first, *second]
+    return sum(bool(finished_runs(name, [seed], scale, runs_dir)) for name, seed in runs), len(runs)
 
 
 def all_recipes() -> tuple[str, ...]:

@@ -92,6 +92,11 @@ class Recipe:
             merged = _merged(_merged(merged, small), self.small)
         return {**merged, "seed": seed}
 
+    def source(self, seed: int) -> tuple[str, int] | None:
+        """Recipe and seed of the run that it starts from, if any: with the next seed, so that the parts taken over were
+        not trained beside the very weights that the others start at."""
+        return None if self.start is None else (self.start[0], seed + 1)
+
     def config(self, seed: int, scale: Scale, runs_dir: Path) -> RunConfig:
         """The configuration.
 
@@ -99,17 +104,18 @@ class Recipe:
             NotReady: the run it starts from is not finished in `runs_dir`.
         """
         data = self.data(seed, scale)
-        if self.start is not None:
-            source, parts = self.start
-            # One finished run serves for all seeds: what differs is what is not taken from it.
-            done = RECIPES[source].config(0, scale, runs_dir)
-            steps = Layout(runs_dir / done.run_name).checkpoint_steps()
-            if not steps or not is_finished(runs_dir / done.run_name):
+        source = self.source(seed)
+        if self.start is not None and source is not None:
+            name, source_seed = source
+            run = runs_dir / RECIPES[name].config(source_seed, scale, runs_dir).run_name
+            steps = Layout(run).checkpoint_steps()
+            if not steps or not is_finished(run):
                 raise NotReady(
-                    f"{self.name} starts from the finished run of {source} (seed 0); train that first"
+                    f"{self.name} with seed {seed} starts from the finished run of {name} with seed {source_seed}; "
+                    "train that first"
                 )
-            path = Layout(runs_dir / done.run_name).checkpoint(steps[-1])
-            data["interventions"] = [{"kind": "optimal_init", "parts": [parts], "source": str(path)}]
+            path = Layout(run).checkpoint(steps[-1])
+            data["interventions"] = [{"kind": "optimal_init", "parts": [self.start[1]], "source": str(path)}]
         return RunConfig.parse(data)
 
     def steps(self, scale: Scale) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
-from mechplateau.experiments.figures import needed
+from mechplateau.experiments.figures import waves
 from mechplateau.experiments.recipes import RECIPES, NotReady, Scale, is_finished
 from mechplateau.runs import Run, load_run
 from mechplateau.training.sweep import SweepResult, sweep
@@ -37,12 +37,7 @@ def ensure(
     Raises:
         UserError: some run failed; names the first, what it said, and how many others.
     """
-    everything = needed(tuple(recipes))
-    sources = {start[0] for name in everything if (start := RECIPES[name].start) is not None}
-    # What others start from is needed with seed 0, whatever seeds are asked for.
-    first = [(name, seed) for name in everything if RECIPES[name].start is None for seed in seeds]
-    first += [(name, 0) for name in everything if name in sources and 0 not in seeds]
-    second = [(name, seed) for name in everything if RECIPES[name].start is not None for seed in seeds]
+    first, second = waves(recipes, seeds)
     told = announce(len(first) + len(second))
     for wave in (first, second):
         configs = [RECIPES[name].config(seed, scale, runs_dir) for name, seed in wave]

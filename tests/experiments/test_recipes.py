@@ -9,7 +9,7 @@ import pytest
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 from mechplateau.experiments import training
-from mechplateau.experiments.figures import FIGURES, LANGUAGE_MODELS, figure_spec, needed
+from mechplateau.experiments.figures import FIGURES, LANGUAGE_MODELS, figure_spec, needed, waves
 from mechplateau.experiments.making import all_recipes
 from mechplateau.experiments.recipes import RECIPES, SCALES, NotReady
 from mechplateau.experiments.training import ensure, finished_runs
@@ -22,7 +22,9 @@ def test_every_recipe_is_a_valid_run(name, tmp_path):
     for scale in SCALES:
         if recipe.start:
             assert recipe.start[0] in RECIPES
-            with pytest.raises(NotReady, match="starts from the finished run of mws"):
+            with pytest.raises(
+                NotReady, match="seed 0 starts from the finished run of mws with seed 1; train"
+            ):
                 recipe.config(0, scale, tmp_path)
         else:
             config = recipe.config(3, scale, tmp_path)
@@ -45,7 +47,13 @@ def test_the_paper_size_is_the_papers():
 
 def test_sources_come_first():
     assert needed(("mws-init-KQ", "copy")) == ("mws", "mws-init-KQ", "copy")
-    assert FIGURES[5].cost("paper") == 5 * 400
+    # Runs with seed s start from one with seed s + 1.
+    assert waves(("mws-init-KQ", "copy"), [0, 1]) == (
+        [("mws", 0), ("mws", 1), ("copy", 0), ("copy", 1), ("mws", 2)],
+        [("mws-init-KQ", 0), ("mws-init-KQ", 1)],
+    )
+    assert FIGURES[5].cost("paper", [0]) == 6 * 400
+    assert FIGURES[5].cost("paper", [0, 1]) == 11 * 400
 
 
 def test_figures_of_the_paper_are_all_there():
@@ -67,16 +75,16 @@ def test_finished_runs_are_reused(toy, tmp_path, monkeypatch):
         return lambda result: told.append(result.config.run_name)
 
     first = ensure(["mws-init-KQ"], [1], "small", runs_dir=tmp_path, announce=announce)
-    # The source is trained with seed 1, as asked, and with seed 0, from which it is taken.
+    # The source is trained with seed 1, as asked, and with the next, from which it is taken.
     assert told[0] == len(told) - 1 == 3
     assert [run.config.seed for run in first["mws-init-KQ"]] == [1]
-    (kept,) = finished_runs("mws", [0], "small", tmp_path).values()
+    (kept,) = finished_runs("mws", [2], "small", tmp_path).values()
     path = first["mws-init-KQ"][0].config.interventions[0].source
     assert path == str(kept.checkpoint_path("after"))
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
     ensure(["mws-init-KQ"], [1], "small", runs_dir=tmp_path)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")} == stamps
-    assert set(finished_runs("mws", range(4), "small", tmp_path)) == {0, 1}
+    assert set(finished_runs("mws", range(4), "small", tmp_path)) == {1, 2}
 
 
 @pytest.mark.parametrize(

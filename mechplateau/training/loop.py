@@ -6,6 +6,7 @@ measuring never changes what is trained.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,8 @@ from mechplateau.training.step import Reward, update
 from mechplateau.training.targets import AttentionTargets
 
 MOST_THREADS = 1024
+SAVED_EVERY = 120.0
+"""Seconds after which a run saves what it needs to go on, however far apart its checkpoints are."""
 SOLVED = 0.95
 """Accuracy from which a task counts as solved, for `training.stop_past_solved`."""
 
@@ -139,6 +142,7 @@ class _Trainer:
         self.kept = checkpoint_steps(config.checkpoints, config.training.steps)
         self.progress = AttentionTargets(self.task, config.model.n_layers, device)
         self.attached: dict[Intervention, Handle] = {}
+        self.saved_at = time.monotonic()
         self.solved: int | None = None
         for row in writer.rows:
             self._note_solved(row)
@@ -206,6 +210,8 @@ class _Trainer:
             self._note_solved(row)
         if self.step in self.kept or self._ended():
             self._save(keep=True)
+        elif time.monotonic() - self.saved_at >= SAVED_EVERY:
+            self._save(keep=False)
         for listener in listeners:
             listener.on_step(self.step, row)
 
@@ -227,6 +233,7 @@ class _Trainer:
                 maps = self.measurer.maps(self.model, self._evaluation_batch())
         state = flatten_state(self.optimizer.state_dict())
         self.writer.save(self.step, parameters_of(self.model), state, maps, keep)
+        self.saved_at = time.monotonic()
 
     def _training_batch(self, step: int) -> torch.Tensor:
         generator = generator_for(self.config.seed, "train", step, self.device)

@@ -246,6 +246,32 @@ def test_threads_are_restored_and_recorded(tmp_path, config):
     assert not (tmp_path / tiny(seed=9).run_name).exists()
 
 
+@pytest.mark.parametrize("seconds", [0.0, 3600.0])
+def test_a_crash_costs_minutes_however_far_apart_checkpoints_are(tmp_path, monkeypatch, seconds):
+    """Without checkpoints on the way, a run goes on from what it saved by the clock."""
+    config = tiny(checkpoints={"every": 1000})
+    whole = train(config, runs_dir=tmp_path / "whole")
+    monkeypatch.setattr(loop, "SAVED_EVERY", seconds)
+
+    class Crash:
+        def on_step(self, step, row):
+            if step == 7:
+                raise RuntimeError("the power fails")
+
+    class Steps(list):
+        def on_step(self, step, row):
+            self.append(step)
+
+    with pytest.raises(RuntimeError, match="power"):
+        train(config, runs_dir=tmp_path, listeners=[Crash()])
+    steps = Steps()
+    again = train(config, runs_dir=tmp_path, listeners=[steps])
+    assert steps[0] == (8 if seconds == 0 else 1)
+    assert again.steps == whole.steps == (0, 12)
+    assert same_weights(whole, again)
+    pd.testing.assert_frame_equal(whole.metrics, again.metrics, check_exact=True)
+
+
 def test_a_second_process_is_refused(tmp_path, config, monkeypatch):
     monkeypatch.setattr(writer, "LOCK_PATIENCE", 0.3)
     with RunWriter(config, tmp_path), pytest.raises(RunError, match="another process is working on this run"):

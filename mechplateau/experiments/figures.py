@@ -72,7 +72,7 @@ _SPECS = (
     FigureSpec(
         5,
         "Optimal initialization, frozen",
-        ("mws", "mws-init-KQ", "mws-init-KQOV", "mws-init-MLP", "mws-init-embeddings"),
+        ("mws", *(name for name in RECIPES if name.startswith("mws-init-"))),
     ),
     FigureSpec(6, "Prefix sum", ("prefix",), TOKENS),
     FigureSpec(

@@ -28,7 +28,7 @@ SMALL_TASKS: Mapping[str, Settings] = {
     "mws": {"n": 8, "p": 11, "max_num": 10},
     "prefix": {"n": 8, "p": 11, "max_num": 10},
     "addition": {"digits": 2},
-    "histogram": {"n": 6, "alphabet": 4},
+    "histogram": {"n": 5, "alphabet": 3},
     "permutation": {"n": 5},
     "copy": {"n": 8, "max_num": 10},
     "reverse": {"n": 8, "max_num": 10},
@@ -45,15 +45,16 @@ SMALL_STEPS: Mapping[str, int] = {
     "copy": 150,
     "reverse": 150,
     "repeat": 150,
-    "concat_mws": 2500,
+    "concat_mws": 1200,
 }
 
 
 REDUCED = (
-    "small scale: 8 inputs instead of 16 (permutation 5, histogram 6, addition 2 digits, concatenated windows 16), "
-    "modulus 11 instead of 17 (5 for k = 3 and 4), width 64 instead of 256, batches of 64 instead of 256 and a "
-    "learning rate of 1e-3 instead of 1e-4 (128 and 2e-3 for permutation, histogram, addition, concatenated windows), "
-    "measured every 5 steps; a run ends half of its way past being solved"
+    "small scale: 8 inputs instead of 16 (permutation and histogram 5, prefix sum of permutations 10, three layers 12, "
+    "addition 2 digits; repeat 4 and concatenated windows 16), modulus 11 instead of 17 (13 and 19 instead of 19 and "
+    "23; 5 for k = 3 and 4), width 64 instead of 256, batches of 64 instead of 256 and a learning rate of 1e-3 instead "
+    "of 1e-4 (128 and 2e-3 for prefix sum, permutation, histogram, addition, concatenated windows), measured every 5 "
+    "steps; a run ends half of its way past being solved"
 )
 """What the small scale reduces, for people."""
 
@@ -69,6 +70,8 @@ class Recipe:
         settings: sections of the configuration at the paper's size, where they differ from the task's own.
         small: further settings at the small size.
         start: the recipe whose finished run it starts from, and the parts taken from there and frozen.
+        later: how much larger the seed of that run is. 0: the run differs from its source's beginning in nothing but
+            these parts, which are at home among the others; else they were trained beside other initial weights.
     """
 
     name: str
@@ -77,6 +80,7 @@ class Recipe:
     settings: Settings = field(default_factory=dict)
     small: Settings = field(default_factory=dict)
     start: tuple[str, str] | None = None
+    later: int = 0
 
     def data(self, seed: int, scale: Scale) -> dict[str, Any]:
         """The configuration as plain data, without what it starts from."""
@@ -93,9 +97,8 @@ class Recipe:
         return {**merged, "seed": seed}
 
     def source(self, seed: int) -> tuple[str, int] | None:
-        """Recipe and seed of the run that it starts from, if any: with the next seed, so that the parts taken over were
-        not trained beside the very weights that the others start at."""
-        return None if self.start is None else (self.start[0], seed + 1)
+        """Recipe and seed of the run that it starts from, if any."""
+        return None if self.start is None else (self.start[0], seed + self.later)
 
     def config(self, seed: int, scale: Scale, runs_dir: Path) -> RunConfig:
         """The configuration.
@@ -176,25 +179,33 @@ def _all_recipes() -> Iterable[Recipe]:
     # Optimal initialization (figure 5), and parts frozen at random.
     for parts in ("KQ", "KQOV", "MLP", "embeddings"):
         yield Recipe(f"mws-init-{parts}", "mws", f"{parts} optimal, frozen", start=("mws", parts))
+    other = "MLP optimal with another seed's embeddings, frozen"
+    yield Recipe("mws-init-MLP-other", "mws", other, start=("mws", "MLP"), later=1)
     for parts in ("attention", "mlp_weights", "unembedding", "ln1", "ln2", "ln_final"):
         frozen = [{"kind": "freeze", "parts": [parts]}]
-        yield _mws(
-            f"frozen-{parts}", f"{parts.removesuffix('_weights')} frozen at random", interventions=frozen
-        )
+        what = f"{parts.removesuffix('_weights')} frozen at random"
+        yield _mws(f"frozen-{parts}", what, _SMALL_LONG, interventions=frozen)
     frozen = [{"kind": "freeze", "parts": ["tokens", "positions"]}]
-    yield _mws("frozen-embeddings", "embeddings frozen at random", interventions=frozen)
+    yield _mws("frozen-embeddings", "embeddings frozen at random", _SMALL_LONG, interventions=frozen)
 
     apart = {"training": {"batch_size": 128, "lr": 2e-3}}
     # Other tasks (figures 6, 7, 9 to 19, 21, 22).
     for blocks in (1, 2, 4):
-        yield Recipe(f"repeat-{blocks}", "repeat", f"repeat {blocks}", {"task": {"blocks": blocks}})
-    yield Recipe("prefix", "prefix", "prefix sum", _long(1000))
+        yield Recipe(
+            f"repeat-{blocks}",
+            "repeat",
+            f"repeat {blocks}",
+            {"task": {"blocks": blocks}},
+            # Four blocks of at least four outputs, since the first of each does not count.
+            {"task": {"n": 16 if blocks == 4 else 8}},
+        )
+    yield Recipe("prefix", "prefix", "prefix sum", _long(1000), apart)
     yield Recipe(
         "prefix-no-repeat",
         "prefix",
         "prefix sum of permutations",
         _merged({"task": {"no_repeat": True}}, _long(1000)),
-        {"task": {"max_num": 8}},
+        {"task": {"n": 10}, **apart},
     )
     yield Recipe("copy", "copy", "copy")
     yield Recipe("reverse", "reverse", "reverse")
@@ -224,7 +235,7 @@ def _all_recipes() -> Iterable[Recipe]:
         "probe",
         "moving window sum, kept every 10 steps",
         checkpoints={"every": 10},
-        small={"checkpoints": {"every": 20}},
+        small={"checkpoints": {"every": 60}},
     )
 
     # Other sizes (figures 26 to 29): values of our own.
@@ -244,7 +255,7 @@ def _all_recipes() -> Iterable[Recipe]:
         yield _mws(
             f"p{p}",
             f"p = {p}",
-            {"task": {"p": {19: 13, 23: 15}[p]}, **_SMALL_LONG},
+            {"task": {19: {"p": 13, "max_num": 12}, 23: {"p": 19, "max_num": 18}}[p], **_SMALL_LONG},
             task={"p": p},
             **_long(2000),
         )
@@ -260,7 +271,12 @@ def _all_recipes() -> Iterable[Recipe]:
         yield _mws(f"heads{heads}", f"{heads} heads", _SMALL_LONG, model={"n_heads": heads}, **_long(2000))
     for layers in (2, 3):
         yield _mws(
-            f"layers{layers}", f"{layers} layers", _SMALL_LONG, model={"n_layers": layers}, **_long(2000)
+            f"layers{layers}",
+            f"{layers} layers",
+            # Three layers hardly rest on eight inputs.
+            {"task": {"n": {2: 8, 3: 12}[layers]}, **_SMALL_LONG},
+            model={"n_layers": layers},
+            **_long(2000),
         )
 
     # Other attention and training (figures 30 to 40); batches, rates and decay are ours.
@@ -294,7 +310,7 @@ def _all_recipes() -> Iterable[Recipe]:
         yield _mws(
             schedule.replace("_", "-"),
             what,
-            {"training": {"steps": 800, "warmup_steps": 200}},
+            {"training": {"steps": 800, "warmup_steps": 50}},
             training={"steps": 1000, "schedule": schedule, "warmup_steps": 200, **_ENDS_EARLY},
             evaluation={"every": 5},
         )

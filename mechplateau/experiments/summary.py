@@ -9,13 +9,14 @@
 | plateau | 1 where a plateau was found, else 0 |
 | onset, drop, plateau_level | of the plateau (`metrics.plateau`): steps, steps, nats |
 | learned_at | drop, or solved_at without a plateau: when the run had learned; None where it never did |
-| took | first measured step whose loss (running median of 3 rows) is half-way from the first to the last: it compares |
-| | runs with and without a plateau; steps where the task was never solved (a lower bound) |
+| took | solved_at; steps where the task was never solved (a lower bound): compares runs with and without a plateau, |
+| | whatever their loss was at first |
 | loss_start, loss_end | first and last loss, nats |
 | accuracy_end | accuracy of generation at the last step |
 | solved_at | first measured step with an accuracy of at least 0.95 |
 | partial_at | first measured step at which the partial solution's outputs are right 95 % of the time on average |
-| partial_lead | 1 − partial_at / learned_at: how far ahead the partial solution is |
+| partial_lead | 1 − partial_at / learned_at: how far ahead the partial solution is; where the run never learned, with |
+| | its last step in place of learned_at (a lower bound) |
 | others_then | accuracy of the other outputs at partial_at |
 | cos_peak, cos_peak_at | largest COS (first group) on the way, and its step |
 | cos_first | COS at the first measured step after 0 |
@@ -26,8 +27,8 @@
 | entropy_share | entropy_low / entropy_data |
 | alpha_peak | largest α₁ on the way |
 | count_check_peak | permutation: largest count check on the way |
-| apm_start, apm_half, apm_end | attention progress (first target, last layer that has it) at step 0, at the row |
-| | nearest to half of learned_at, at the last step |
+| apm_start, apm_half, apm_end | attention progress (of several targets and layers the one where it ends highest) at |
+| | step 0, at the row nearest to half of learned_at, at the last step |
 | apm_gain | apm_half / apm_start |
 | cos_peak_{location} | largest COS on the way at each further place measured |
 """
@@ -61,7 +62,7 @@ def summarize(metrics: pd.DataFrame, task: Task) -> Numbers:
         "drop": plateau.drop,
         "plateau_level": plateau.plateau_level,
         "learned_at": learned,
-        "took": int(steps[-1]) if solved is None else _half_way(steps, _column(metrics, "loss")),
+        "took": int(steps[-1]) if solved is None else solved,
         "loss_start": _at(metrics, "loss", 0),
         "loss_end": _at(metrics, "loss", -1),
         "accuracy_end": _at(metrics, "accuracy", -1),
@@ -84,7 +85,8 @@ def _partial(metrics: pd.DataFrame, task: Task, steps: np.ndarray, learned: int 
         if at is not None:
             row = int(np.searchsorted(steps, at))
             others = _finite(np.mean([_column(metrics, f"accuracy_out_{r}")[row] for r in late]))
-    lead = None if at is None or not learned else 1 - at / learned
+    until = learned if learned is not None else int(steps[-1])
+    lead = None if at is None or not until else 1 - at / until
     return {"partial_at": at, "partial_lead": lead, "others_then": others}
 
 
@@ -130,12 +132,12 @@ def _tokens(metrics: pd.DataFrame, way: np.ndarray) -> Numbers:
 
 
 def progress_column(metrics: pd.DataFrame) -> str | None:
-    """The attention progress that stands for a run: of its first target, at the last layer measured."""
+    """The attention progress that stands for a run: where a task has several targets or a model several layers, the one
+    that is highest at the last step (the first of equal ones), which is the attention that the solution uses."""
     columns = [name for name in metrics.columns if name.startswith("apm_") and name != "apm_zero_count"]
     if not columns:
         return None
-    target = columns[0].rpartition("_L")[0] if columns[0].rpartition("_L")[2].isdigit() else columns[0]
-    return [name for name in columns if name == target or name.startswith(f"{target}_L")][-1]
+    return max(columns, key=lambda name: np.nan_to_num(_column(metrics, name)[-1], nan=-1.0))
 
 
 def _progress(metrics: pd.DataFrame, steps: np.ndarray, learned: int | None) -> Numbers:
@@ -146,16 +148,6 @@ def _progress(metrics: pd.DataFrame, steps: np.ndarray, learned: int | None) -> 
         start, end = _finite(apm[0]), _finite(apm[-1])
         half = None if learned is None else _finite(apm[np.abs(steps - learned / 2).argmin()])
     return {"apm_start": start, "apm_half": half, "apm_end": end, "apm_gain": _ratio(half, start)}
-
-
-def _half_way(steps: np.ndarray, loss: np.ndarray) -> int | None:
-    known = np.isfinite(loss)
-    steps, loss = steps[known], loss[known]
-    if not len(loss):
-        return None
-    smooth = loss.copy()
-    smooth[1:-1] = np.median(np.stack([loss[:-2], loss[1:-1], loss[2:]]), axis=0)
-    return _first(steps, smooth <= (loss[0] + loss[-1]) / 2)
 
 
 def _column(metrics: pd.DataFrame, name: str) -> np.ndarray:

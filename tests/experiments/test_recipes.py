@@ -23,7 +23,7 @@ def test_every_recipe_is_a_valid_run(name, tmp_path):
         if recipe.start:
             assert recipe.start[0] in RECIPES
             with pytest.raises(
-                NotReady, match="seed 0 starts from the finished run of mws with seed 1; train"
+                NotReady, match=r"seed 0 starts from the finished run of mws with seed [01]; train"
             ):
                 recipe.config(0, scale, tmp_path)
         else:
@@ -47,13 +47,17 @@ def test_the_paper_size_is_the_papers():
 
 def test_sources_come_first():
     assert needed(("mws-init-KQ", "copy")) == ("mws", "mws-init-KQ", "copy")
-    # Runs with seed s start from one with seed s + 1.
     assert waves(("mws-init-KQ", "copy"), [0, 1]) == (
-        [("mws", 0), ("mws", 1), ("copy", 0), ("copy", 1), ("mws", 2)],
+        [("mws", 0), ("mws", 1), ("copy", 0), ("copy", 1)],
         [("mws-init-KQ", 0), ("mws-init-KQ", 1)],
     )
-    assert FIGURES[5].cost("paper", [0]) == 6 * 400
-    assert FIGURES[5].cost("paper", [0, 1]) == 11 * 400
+    # One starts from the run with the next seed.
+    assert waves(("mws-init-MLP-other",), [0, 1]) == (
+        [("mws", 0), ("mws", 1), ("mws", 2)],
+        [("mws-init-MLP-other", 0), ("mws-init-MLP-other", 1)],
+    )
+    assert FIGURES[5].cost("paper", [0]) == (2 + 5) * 400
+    assert FIGURES[5].cost("paper", [0, 1]) == (3 + 2 * 5) * 400
 
 
 def test_figures_of_the_paper_are_all_there():
@@ -74,15 +78,15 @@ def test_finished_runs_are_reused(toy, tmp_path, monkeypatch):
         told.append(number)
         return lambda result: told.append(result.config.run_name)
 
-    first = ensure(["mws-init-KQ"], [1], "small", runs_dir=tmp_path, announce=announce)
+    first = ensure(["mws-init-MLP-other"], [1], "small", runs_dir=tmp_path, announce=announce)
     # The source is trained with seed 1, as asked, and with the next, from which it is taken.
     assert told[0] == len(told) - 1 == 3
-    assert [run.config.seed for run in first["mws-init-KQ"]] == [1]
+    assert [run.config.seed for run in first["mws-init-MLP-other"]] == [1]
     (kept,) = finished_runs("mws", [2], "small", tmp_path).values()
-    path = first["mws-init-KQ"][0].config.interventions[0].source
+    path = first["mws-init-MLP-other"][0].config.interventions[0].source
     assert path == str(kept.checkpoint_path("after"))
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
-    ensure(["mws-init-KQ"], [1], "small", runs_dir=tmp_path)
+    ensure(["mws-init-MLP-other"], [1], "small", runs_dir=tmp_path)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")} == stamps
     assert set(finished_runs("mws", range(4), "small", tmp_path)) == {1, 2}
 

@@ -25,8 +25,7 @@ def test_runs_become_lines(toy, tmp_path):
     # At the toy size some recipes are the same run, which then stands for each of them.
     table = table[table["recipe"].isin(["mws", "mws-init-KQ", "copy"])]
     assert list(zip(table["recipe"], table["seed"], strict=True)) == [
-        *(("mws", seed) for seed in (0, 1, 2)),
-        *((name, seed) for name in ("mws-init-KQ", "copy") for seed in (0, 1)),
+        (name, seed) for name in ("mws", "mws-init-KQ", "copy") for seed in (0, 1)
     ]
     line = table[(table["recipe"] == "copy") & (table["seed"] == 1)].iloc[0]
     assert line["config_hash"] == runs["copy"][1].config.content_hash()

@@ -63,13 +63,13 @@ def test_without_a_plateau_learning_is_being_solved():
     assert numbers["learned_at"] == 60
 
 
-def test_runs_with_and_without_a_plateau_are_compared_by_half_the_fall():
+def test_runs_with_and_without_a_plateau_are_compared_by_when_they_solve():
     steps = np.arange(101)
-    falling = summarize(table(loss=3 - steps * 0.02), TASK)  # from 3 to 1
-    assert falling["took"] == 50
-    spike = 3 - steps * 0.02
-    spike[7] = 0.1
-    assert summarize(table(loss=spike), TASK)["took"] == 50
+    gradual = table(loss=3 - steps * 0.02, accuracy=np.where(steps < 70, 0.9, 0.95))
+    assert summarize(gradual, TASK)["took"] == 70
+    # A first loss however high changes nothing.
+    high = gradual.assign(loss=gradual["loss"].where(gradual["step"] > 0, 50.0))
+    assert summarize(high, TASK)["took"] == 70
 
 
 def test_what_never_learns_is_undefined_and_bounded():
@@ -77,7 +77,7 @@ def test_what_never_learns_is_undefined_and_bounded():
     numbers = summarize(flat, TASK)
     assert numbers["learned_at"] is None
     assert numbers["took"] == 100
-    assert numbers["partial_lead"] is None
+    assert numbers["partial_lead"] == pytest.approx(1 - numbers["partial_at"] / 100)
     assert numbers["apm_half"] is None
     assert numbers["cos_learned"] is None
     assert numbers["repetition_peak"] == 0.9  # every row is on the way
@@ -99,6 +99,10 @@ def test_places_and_layers():
     deep = table().drop(columns="apm_window").assign(apm_window_L0=0.1, apm_window_L1=0.2)
     assert progress_column(deep) == "apm_window_L1"
     assert summarize(deep, TASK)["apm_end"] == 0.2
+    rising = np.linspace(0.05, 0.6, 101)
+    assert progress_column(deep.assign(apm_window_L0=rising)) == "apm_window_L0"
+    assert summarize(deep.assign(apm_window_L0=rising), TASK)["apm_end"] == pytest.approx(0.6)
+    assert progress_column(deep.assign(apm_window_L1=np.nan)) == "apm_window_L0"
     assert progress_column(table().drop(columns="apm_window")) is None
 
 

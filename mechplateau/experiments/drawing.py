@@ -27,9 +27,9 @@ _TITLES = {
     "apm": ("Attention progress", "APM"),
     "cos": ("Collapse", "COS"),
     "alpha": ("Equal to the first output", "α₁"),
-    "counts": ("Values with the right count", "share"),
+    "counts": ("Values in right number", "share"),
     "places": ("Collapse at every place", "COS"),
-    "probe": ("Probe of attention's output", "test accuracy"),
+    "probe": ("Probe of attn_out", "test accuracy"),
 }
 _UNIT = {"accuracy", "outputs", "repetition", "apm", "alpha", "counts", "probe"}
 # Apart in lightness as well as in hue, and in dashes, so that a grey print keeps them apart.

@@ -74,7 +74,8 @@ def _opened(config: RunConfig, runs_dir: Path) -> Run:
         run = load_run(path)
     except ConfigError as error:
         raise UserError(f"{path}: cannot be read ({error}); delete the folder to train it again") from None
-    if run.config != config:
+    # The hash, since where an optimal initialization was read from may be written in another way.
+    if run.config.content_hash() != config.content_hash():
         raise UserError(
             f"{path}: its config.yaml is of another run than the folder's name says; "
             "delete the folder to train it again"

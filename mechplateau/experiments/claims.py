@@ -120,7 +120,8 @@ def _signs(figure: int, recipe: str, cos: float = 0.8) -> Iterable[Claim]:
     yield Claim(figure, f"{what}: there is a plateau that ends in a drop", recipe, "plateau", 1, None)
     yield Claim(figure, f"{what}: hidden states collapse on it", recipe, "cos_peak", cos, None)
     yield Claim(figure, f"{what}: outputs repeat tokens", recipe, "repetition_excess", 2, None)
-    yield Claim(figure, f"{what}: attention progresses before the loss does", recipe, "apm_gain", 1.2, None)
+    text = f"{what}: attention progresses on the plateau, before the loss does"
+    yield Claim(figure, text, recipe, "apm_plateau_gain", 1.2, None)
 
 
 def _same_three(figure: int, recipe: str, partial: bool) -> Iterable[Claim]:
@@ -284,7 +285,7 @@ def _all_claims() -> Iterable[Claim]:
         (28, ("mws-width64", "mws-width128", "mws-heads2", "mws-heads4")),
         (29, ("mws-layers2", "mws-layers3")),
         (30, ("mws-softmax",)),
-        (31, ("mws-sgd-lr0.1",)),
+        (31, ("mws-sgd-lr0.03", "mws-sgd-lr0.1")),
         (34, ("mws-warmup",)),
         (35, ("mws-warmup-cosine",)),
         (36, ("mws-batch64",)),
@@ -298,7 +299,7 @@ def _all_claims() -> Iterable[Claim]:
 
     for claim in _signs(32, "mws-muon"):
         # Its attention and hidden states are figure 33.
-        yield replace(claim, figure=33) if claim.number in ("cos_peak", "apm_gain") else claim
+        yield replace(claim, figure=33) if claim.number in ("cos_peak", "apm_plateau_gain") else claim
 
     yield Claim(
         41,

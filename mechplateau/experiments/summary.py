@@ -30,6 +30,7 @@
 | apm_start, apm_half, apm_end | attention progress (of several targets and layers the one where it ends highest) at |
 | | step 0, at the row nearest to half of learned_at, at the last step |
 | apm_gain | apm_half / apm_start |
+| apm_plateau, apm_plateau_gain | attention progress in the middle between onset and drop; / apm_start |
 | cos_peak_{location} | largest COS on the way at each further place measured |
 """
 
@@ -71,7 +72,7 @@ def summarize(metrics: pd.DataFrame, task: Task) -> Numbers:
     numbers |= _partial(metrics, task, steps, learned)
     numbers |= _collapse(metrics, task, steps, way, learned)
     numbers |= _tokens(metrics, way)
-    numbers |= _progress(metrics, steps, learned)
+    numbers |= _progress(metrics, steps, learned, plateau.midpoint)
     return numbers
 
 
@@ -140,14 +141,27 @@ def progress_column(metrics: pd.DataFrame) -> str | None:
     return max(columns, key=lambda name: np.nan_to_num(_column(metrics, name)[-1], nan=-1.0))
 
 
-def _progress(metrics: pd.DataFrame, steps: np.ndarray, learned: int | None) -> Numbers:
+def _progress(
+    metrics: pd.DataFrame, steps: np.ndarray, learned: int | None, midpoint: float | None
+) -> Numbers:
     name = progress_column(metrics)
-    half = start = end = None
+    start = half = during = end = None
     if name is not None:
         apm = _column(metrics, name)
+
+        def near(step: float | None) -> float | None:
+            return None if step is None else _finite(apm[np.abs(steps - step).argmin()])
+
         start, end = _finite(apm[0]), _finite(apm[-1])
-        half = None if learned is None else _finite(apm[np.abs(steps - learned / 2).argmin()])
-    return {"apm_start": start, "apm_half": half, "apm_end": end, "apm_gain": _ratio(half, start)}
+        half, during = near(None if learned is None else learned / 2), near(midpoint)
+    return {
+        "apm_start": start,
+        "apm_half": half,
+        "apm_end": end,
+        "apm_gain": _ratio(half, start),
+        "apm_plateau": during,
+        "apm_plateau_gain": _ratio(during, start),
+    }
 
 
 def _column(metrics: pd.DataFrame, name: str) -> np.ndarray:

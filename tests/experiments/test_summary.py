@@ -54,6 +54,9 @@ def test_a_plateau_by_hand():
     assert (numbers["apm_start"], numbers["apm_half"]) == (0.1, pytest.approx(0.25))
     assert numbers["apm_gain"] == pytest.approx(2.5)
     assert numbers["apm_end"] == pytest.approx(0.6)
+    # Onset 9 (within 10 % of the way), drop 60: of the rows around the middle, 34.5, the first.
+    assert numbers["apm_plateau"] == pytest.approx(0.1 + 34 / 200)
+    assert numbers["apm_plateau_gain"] == pytest.approx(2.7)
 
 
 def test_without_a_plateau_learning_is_being_solved():
@@ -61,6 +64,8 @@ def test_without_a_plateau_learning_is_being_solved():
     assert numbers["plateau"] == 0
     assert numbers["drop"] is None
     assert numbers["learned_at"] == 60
+    assert numbers["apm_half"] == pytest.approx(0.25)
+    assert numbers["apm_plateau"] is numbers["apm_plateau_gain"] is None
 
 
 def test_runs_with_and_without_a_plateau_are_compared_by_when_they_solve():

@@ -94,7 +94,7 @@ def _file(run: Run) -> Path:
 
 
 def _settings() -> dict[str, Any]:
-    return {"authors": AUTHORS, "ours": OURS, "seed": _SEED}
+    return {"authors": AUTHORS, "ours": OURS, "seed": _SEED, "precision": "float32"}
 
 
 def _read(run: Run) -> dict[int, dict[str, float]]:

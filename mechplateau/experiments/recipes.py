@@ -179,8 +179,7 @@ def _all_recipes() -> Iterable[Recipe]:
     # Optimal initialization (figure 5), and parts frozen at random.
     for parts in ("KQ", "KQOV", "MLP", "embeddings"):
         yield Recipe(f"mws-init-{parts}", "mws", f"{parts} optimal, frozen", start=("mws", parts))
-    other = "MLP optimal with another seed's embeddings, frozen"
-    yield Recipe("mws-init-MLP-other", "mws", other, start=("mws", "MLP"), later=1)
+    yield Recipe("mws-init-MLP-other", "mws", "another seed's MLP, frozen", start=("mws", "MLP"), later=1)
     for parts in ("attention", "mlp_weights", "unembedding", "ln1", "ln2", "ln_final"):
         frozen = [{"kind": "freeze", "parts": [parts]}]
         what = f"{parts.removesuffix('_weights')} frozen at random"

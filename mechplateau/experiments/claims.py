@@ -364,18 +364,19 @@ def _all_claims() -> Iterable[Claim]:
         "",
         "mws",
     )
-    yield Claim(
-        102,
-        "a small reward for attention progress shortens the plateau",
-        "mws-reward0.1",
-        "took",
-        None,
-        0.9,
-        "",
-        "mws",
-    )
-    yield Claim(102, "… and weakens the collapse", "mws-reward0.1", "cos_peak", None, 0.9)
-    yield Claim(102, "a large one too", "mws-reward1", "took", None, 0.9, "", "mws")
+    for name, how in (("mws-reward0.1", "a small"), ("mws-reward1", "a large")):
+        yield Claim(
+            102,
+            f"{how} reward for attention progress: the drop comes sooner",
+            name,
+            "drop",
+            None,
+            0.9,
+            "",
+            "mws",
+        )
+        yield Claim(102, f"{how} reward: solved sooner", name, "took", None, 0.9, "", "mws")
+        yield Claim(102, f"{how} reward: the collapse is weaker", name, "cos_peak", None, 0.9)
 
 
 CLAIMS: tuple[Claim, ...] = tuple(_all_claims())

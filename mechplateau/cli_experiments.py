@@ -205,7 +205,7 @@ def _print_claims(outcomes: Sequence[Outcome], scale: Scale) -> None:
         table.add_column(name, overflow="fold")
     for outcome in outcomes:
         claim = outcome.claim
-        cells = (str(claim.figure), claim.text, claim.paper, _range(outcome, scale), _found(outcome))
+        cells = (str(claim.figure), claim.text, claim.paper, _range(outcome, scale), _found(outcome, scale))
         table.add_row(*(Text(cell) for cell in cells), Text(outcome.verdict, style=colors[outcome.verdict]))
     console = Console()
     console.print(table)
@@ -228,7 +228,7 @@ def markdown_table(outcomes: Sequence[Outcome], scale: Scale) -> str:
             claim.text,
             claim.paper,
             _range(outcome, scale),
-            _found(outcome),
+            _found(outcome, scale),
             outcome.verdict,
         )
         lines.append("| " + " | ".join(cells) + " |")
@@ -252,19 +252,25 @@ def _range(outcome: Outcome, scale: Scale) -> str:
     return f"{name} ≤ {high:g}" if low is None else f"{name} in {low:g} – {high:g}"
 
 
-def _found(outcome: Outcome) -> str:
+def _found(outcome: Outcome, scale: Scale) -> str:
     """Median, spread and number of seeds; of how many, where it is undefined in some."""
     if outcome.value is None:
         return "–"
-    value, defined = _number(outcome.value), len(outcome.values)
+    value, defined = _number(outcome.value, outcome.claim.range(scale)), len(outcome.values)
     count = f"({defined})" if defined == outcome.runs else f"({defined} of {outcome.runs})"
     if defined == 1:
         return f"{value} {count}"
     return f"{value}, {_number(min(outcome.values))} – {_number(max(outcome.values))} {count}"
 
 
-def _number(value: float) -> str:
-    return str(int(value)) if float(value).is_integer() and abs(value) >= 2 else f"{value:.3g}"
+def _number(value: float, bounds: Sequence[float | None] = ()) -> str:
+    """Three significant digits; more where the value would else look as if it were on a bound it misses."""
+    if float(value).is_integer() and abs(value) >= 2:
+        return str(int(value))
+    digits = 3
+    while digits < 6 and value not in bounds and float(f"{value:.{digits}g}") in bounds:
+        digits += 1
+    return f"{value:.{digits}g}"
 
 
 def _scale(name: str) -> Literal["paper", "small"]:

@@ -3,6 +3,8 @@
 A claim is checked on the summaries (`summary.summarize`) of one recipe's runs, one a seed, or on their ratio to
 the same number of another recipe: of its run of the same seed, or where there is none, the median over its seeds. It
 holds where the median over seeds lies in the range.
+Figures from 101 on are ours, and so is what they are held against; that attention frozen at random is solved later was
+written after the run (before it, we had expected that it is not solved).
 Values "paper" are the paper's or those of a run of the authors' code; where neither gives one, the range is ours:
 what would have to be seen for the sentence to be true.
 """
@@ -101,9 +103,15 @@ def _ratio(number: str, run: Numbers, base: Sequence[Numbers]) -> float | None:
     weights; over the median where that seed was not run."""
     value, seed = run.get(number), run.get("seed")
     same = [other for other in base if seed is not None and other.get("seed") == seed]
-    below = [found for other in same or base if (found := other.get(number)) is not None]
+    below = [found for other in same or base if (found := _divisor(number, other)) is not None]
     divisor = statistics.median(below) if below else None
     return value / divisor if value is not None and divisor else None
+
+
+def _divisor(number: str, run: Numbers) -> float | None:
+    """A run's number, unless it is only a lower bound: nothing can be said to take longer than what never ended."""
+    never = number == "took" and "solved_at" in run and run["solved_at"] is None
+    return None if never else run.get(number)
 
 
 def check_all(
@@ -356,7 +364,7 @@ def _all_claims() -> Iterable[Claim]:
 
     yield Claim(
         101,
-        "attention frozen at random: solved later (embeddings bend the map)",
+        "attention frozen at random: solved later",
         "mws-frozen-attention",
         "took",
         1.2,
@@ -369,7 +377,7 @@ def _all_claims() -> Iterable[Claim]:
             102,
             f"{how} reward for attention progress: the drop comes sooner",
             name,
-            "drop",
+            "learned_at",
             None,
             0.9,
             "",

@@ -54,7 +54,8 @@ REDUCED = (
     "addition 2 digits; repeat 4 and concatenated windows 16), modulus 11 instead of 17 (13 and 19 instead of 19 and "
     "23; 5 for k = 3 and 4), width 64 instead of 256, batches of 64 instead of 256 and a learning rate of 1e-3 instead "
     "of 1e-4 (128 and 2e-3 for prefix sum, permutation, histogram, addition, concatenated windows), measured every 5 "
-    "steps; a run ends half of its way past being solved"
+    "steps; other lengths are 6 and 12, widths 32 and 48, batches 16 and 128, rates tenfold, warm-up takes 50 steps; a "
+    "run ends a fifth or half of its way past being solved"
 )
 """What the small scale reduces, for people."""
 

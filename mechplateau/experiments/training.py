@@ -61,7 +61,7 @@ def finished_runs(name: str, seeds: Sequence[int], scale: Scale, runs_dir: Path)
         try:
             config = RECIPES[name].config(seed, scale, runs_dir)
         except NotReady:
-            return found
+            continue
         if is_finished(runs_dir / config.run_name):
             found[seed] = _opened(config, runs_dir)
     return found

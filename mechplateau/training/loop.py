@@ -1,7 +1,7 @@
 """The training loop: one for every task, model and set-up.
 
-After every update it measures, appends a row, and saves, as the configuration says. It never plots, and
-measuring never changes what is trained.
+After every update it measures, appends a row, and saves, as the configuration says (what is needed to go on, also by
+the clock). It never plots, and measuring never changes what is trained.
 """
 
 from __future__ import annotations

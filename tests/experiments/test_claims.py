@@ -93,6 +93,15 @@ def test_a_ratio_is_to_the_median_of_the_other_recipe():
     assert check(ratio, {"mws-c10": [{"took": 50}], "mws": [{"took": 0}]}).verdict == "undefined"
 
 
+def test_nothing_takes_longer_than_what_never_ended():
+    ratio = Claim(4, "longer", "mws-c0.2", "took", 1.5, None, over="mws")
+    unsolved = {"seed": 0, "took": 400, "solved_at": None}
+    runs = {"mws-c0.2": [{"seed": 0, "took": 1500, "solved_at": None}], "mws": [unsolved]}
+    assert check(ratio, runs).verdict == "undefined"
+    runs["mws"] = [{"seed": 0, "took": 400, "solved_at": 400}]
+    assert check(ratio, runs).verdict == "holds"
+
+
 def test_the_small_scale_may_have_another_range():
     claim = Claim(2, "it is near 3", "mws", "drop", 2.5, 3.5, small=(0, 1))
     found = {"mws": [{"drop": 0.5}]}

@@ -89,7 +89,7 @@ def test_finished_runs_are_reused(toy, tmp_path, monkeypatch):
     ensure(["mws-init-MLP-other"], [1], "small", runs_dir=tmp_path)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")} == stamps
     assert set(finished_runs("mws", range(4), "small", tmp_path)) == {1, 2}
-    # The same folder, named from elsewhere.
+    # That seed 0 has no source yet hides nothing after it. The same folder, named from elsewhere:
     monkeypatch.chdir(tmp_path)
     assert set(finished_runs("mws-init-MLP-other", range(4), "small", Path("."))) == {1}
 

@@ -272,6 +272,26 @@ def test_a_crash_costs_minutes_however_far_apart_checkpoints_are(tmp_path, monke
     pd.testing.assert_frame_equal(whole.metrics, again.metrics, check_exact=True)
 
 
+def test_the_clock_starts_anew_at_every_save(tmp_path, monkeypatch):
+    """With 50 s a step and 120 s between saves, every third step is saved."""
+    now, saved = [0.0], []
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    save = RunWriter.save
+
+    def noted(self, step, *rest):
+        saved.append(step)
+        save(self, step, *rest)
+
+    monkeypatch.setattr(RunWriter, "save", noted)
+
+    class Slow:
+        def on_step(self, step, row):
+            now[0] += 50
+
+    train(tiny(checkpoints={"every": 1000}), runs_dir=tmp_path, listeners=[Slow()])
+    assert saved == [0, 3, 6, 9, 12]
+
+
 def test_a_second_process_is_refused(tmp_path, config, monkeypatch):
     monkeypatch.setattr(writer, "LOCK_PATIENCE", 0.3)
     with RunWriter(config, tmp_path), pytest.raises(RunError, match="another process is working on this run"):

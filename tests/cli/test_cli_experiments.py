@@ -84,8 +84,8 @@ def test_the_figures_are_listed_with_their_cost(tmp_path):
     assert result.returncode == 0
     lines = result.stdout.splitlines()
     (five,) = [line for line in lines if line.startswith("5 ")]
-    assert "2,000" in five
-    assert "0 of 5" in five
+    assert "2,800" in five
+    assert "0 of 7" in five  # two baselines: one run starts from the next seed's
     assert any(line.startswith("8: language models; mechplateau llm pythia-14m") for line in lines)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import IO, Any
@@ -119,8 +119,3 @@ def summaries_of(table: pd.DataFrame, scale: Scale) -> dict[str, list[Numbers]]:
 
 def _number(value: Any) -> float | None:
     return None if value is None or value != value else float(value)
-
-
-def seeds_of(runs: Iterable[Run]) -> list[int]:
-    """The seeds of runs."""
-    return [run.config.seed for run in runs]

@@ -14,14 +14,14 @@ from mechplateau.circuits.transfer import plateau_left, transfer_matrix, transfe
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
 from mechplateau.metrics.plateau import Plateau
-from mechplateau.tasks import Target, Task, pairs_among, register_task
+from mechplateau.tasks import OneOutputPerInput, Target, Task, pairs_among, register_task
 from mechplateau.training import train
 
 from .trained import toy
 
 
 @register_task
-class Doubled(Task):
+class Doubled(OneOutputPerInput):
     """x₀ … x₅, SEP, y₀ … y₅ with y_i = 2 x_i mod 7: as long as the toy task, over another vocabulary."""
 
     name: Literal["doubled-for-tests"] = "doubled-for-tests"
@@ -31,14 +31,6 @@ class Doubled(Task):
     @property
     def vocab_size(self) -> int:
         return 8
-
-    @property
-    def prompt_length(self) -> int:
-        return self.n + 1
-
-    @property
-    def n_outputs(self) -> int:
-        return self.n
 
     def _sample(self, batch, generator, device):
         x = torch.randint(0, 7, (batch, self.n), generator=generator, device=device)

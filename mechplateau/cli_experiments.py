@@ -122,7 +122,6 @@ def _make(
 ) -> None:
     from mechplateau.experiments.figures import FIGURES
     from mechplateau.experiments.making import all_recipes, make_figure
-    from mechplateau.experiments.recipes import REDUCED
     from mechplateau.experiments.training import ensure
     from mechplateau.training.loop import MOST_THREADS, device_named
     from mechplateau.training.sweep import cores
@@ -167,7 +166,24 @@ def _make(
         print(f"Figure {number}: {', '.join(str(path) for path in made.files)}")
     _print_claims(outcomes, scale)
     if scale == "small":
-        print(REDUCED)
+        _print_reduced(numbers)
+
+
+def _print_reduced(numbers: Sequence[int]) -> None:
+    """What the small scale changed in these figures' runs: a line a setting, most frequent values first."""
+    from collections import Counter, defaultdict
+
+    from mechplateau.experiments.figures import FIGURES
+    from mechplateau.experiments.making import reduced
+
+    recipes = dict.fromkeys(name for number in numbers for name in FIGURES[number].recipes)
+    changes: dict[str, Counter[str]] = defaultdict(Counter)
+    for settings in reduced(recipes).values():
+        for setting, (paper, small) in settings.items():
+            changes[setting][f"{paper} → {small}"] += 1
+    print("Reduced at the small scale (each run's own values are in the figure's JSON):")
+    for setting, values in changes.items():
+        print(f"  {setting}: {', '.join(value for value, _ in values.most_common())}")
 
 
 def _announce(number: int) -> Callable[[SweepResult], None]:

@@ -13,8 +13,8 @@ repetition  Outputs repeat, or vary too little. Number: the largest ρ of the mo
             beside it the smallest entropy over the data's mean entropy, both of running medians of 3 evaluations,
             so that one lucky batch is no finding. Holds: ≥ 0.2, or an entropy of at most 0.7 of the data's.
             Paper: ρ rises from 0.06 to 0.3–0.8 in window sums; prefix sums have a low entropy.
-collapse    Hidden states collapse. Number: the largest COS of the final hidden states (of the first group of
-            outputs, where a task has several). Holds: ≥ 0.75.
+collapse    Hidden states collapse. Number: the largest COS of the final hidden states (where a task has several
+            groups of outputs, of the one where it is largest). Holds: ≥ 0.75.
             Paper: 0.95–0.97 in window sums, about 0.80 in prefix sums.
 attention   Attention is ahead of the loss. Number: the share of its way from first to last value that APM has gone
             when the loss is about to leave the plateau, that is at the last evaluation before the drop with a loss
@@ -222,15 +222,17 @@ def _repetition(run: _Run) -> Claim | None:
 
 
 def _collapse(run: _Run) -> Claim | None:
-    column = next((c for c in map(str, run.metrics.columns) if c.startswith("cos_final")), None)
-    if column is None:
+    columns = [c for c in map(str, run.metrics.columns) if c.startswith("cos_final")]
+    if not columns:
         return None
+    peaks = {c: peak for c in columns if (peak := run.extreme(run.values(c))) is not None}
     name, (low, high) = "Hidden states collapse", run.ranges.cos_peak
     within = f"COS ≥ {low:g}" if high >= 1 else f"COS {low:g} – {high:g}"
     expected = f"{within}; paper: 0.80 – 0.97, by task"
-    peak = run.extreme(run.values(column))
-    if peak is None:
+    if not peaks:
         return Claim("collapse", name, expected, None, run.missing, None)
+    column = max(peaks, key=lambda c: peaks[c][0])
+    peak = peaks[column]
     at_drop = run.values(column)[run.early][-1]
     later = "" if np.isnan(at_drop) else f", {at_drop:.2f} at the drop"
     # Rounding may take the cosine of equal vectors a hair above 1.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 
 from mechplateau.experiments.figures import FigureSpec
 from mechplateau.experiments.recipes import RECIPES, Scale
-from mechplateau.experiments.summary import progress_column
+from mechplateau.experiments.summary import collapse_column, progress_column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +43,12 @@ _LINES = (
     ("#7a1f4b", (0, (8, 2))),
     ("#5f6b7a", (0, (4, 2, 1, 2))),
 )
+
+_STANDS_FOR: Mapping[str, Callable[[pd.DataFrame], str | None]] = {
+    "apm": progress_column,
+    "cos": collapse_column,
+}
+"""Where several runs are drawn, each shows the one column that stands for it, which need not be that of other seeds."""
 
 Tables = Mapping[str, Sequence[pd.DataFrame]]
 """Recipe → the tables of its runs, one a seed."""
@@ -107,6 +113,8 @@ def _draw_panel(ax: Axes, panel: str, spec: FigureSpec, tables: Tables, handles:
         runs = tables.get(name, ())
         if not runs:
             continue
+        if panel in _STANDS_FOR and not single:
+            runs = [run.assign(**{panel: run.get(_STANDS_FOR[panel](run), np.nan)}) for run in runs]
         names = columns_of(panel, runs[0], single)
         if panel == "outputs":
             _draw_outputs(ax, runs, names)
@@ -126,14 +134,12 @@ def _draw_panel(ax: Axes, panel: str, spec: FigureSpec, tables: Tables, handles:
 def columns_of(panel: str, table: pd.DataFrame, single: bool) -> list[str]:
     """The columns that a panel shows: all that belong to it for a single recipe, else the one that stands for it."""
     names = list(table.columns)
+    if panel in _STANDS_FOR and not single:
+        return [panel]
     if panel == "apm":
-        main = progress_column(table)
-        if not single:
-            return [main] if main else []
         return [name for name in names if name.startswith("apm_") and name != "apm_zero_count"]
     if panel == "cos":
-        groups = [name for name in names if name.startswith("cos_final")]
-        return groups if single else groups[:1]
+        return [name for name in names if name.startswith("cos_final")]
     if panel == "outputs":
         return [name for name in names if name.startswith("accuracy_out_")]
     if panel == "alpha":

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from mechplateau.config import RunConfig
 from mechplateau.experiments.claims import Outcome, check_all
 from mechplateau.experiments.drawing import draw
 from mechplateau.experiments.figures import FIGURES, FigureSpec, needed, waves
 from mechplateau.experiments.probes import ACCURACIES, probe_curve, probe_numbers
-from mechplateau.experiments.recipes import RECIPES, REDUCED, Scale
+from mechplateau.experiments.recipes import RECIPES, SCALES, Scale
 from mechplateau.experiments.summary import Numbers, summarize
 from mechplateau.experiments.training import Announce, ensure, finished_runs
 from mechplateau.runs import Run
 from mechplateau.runs.files import explained, write_atomic, write_text
+from mechplateau.views.configs import differing_settings
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,16 @@ def all_recipes() -> tuple[str, ...]:
     return needed(tuple(dict.fromkeys(names)))
 
 
+def reduced(recipes: Iterable[str]) -> dict[str, dict[str, tuple[str, str]]]:
+    """What the small scale changes: recipe → setting → its values at the paper's size and at the small one, "–" where
+    there is none."""
+    found = {}
+    for name in recipes:
+        texts = [RunConfig.parse(RECIPES[name].data(0, scale)).yaml() for scale in SCALES]
+        found[name] = {setting: (paper, small) for setting, (paper, small) in differing_settings(texts)}
+    return found
+
+
 def _numbers(run: Run) -> Numbers:
     return {"seed": run.config.seed, **summarize(run.metrics, run.task), **probe_numbers(run)}
 
@@ -130,7 +142,7 @@ def _verdict(
         "figure": spec.number,
         "title": spec.title,
         "scale": scale,
-        "reduced": REDUCED if scale == "small" else None,
+        "reduced": reduced(spec.recipes) if scale == "small" else None,
         "seeds": list(seeds),
         "ours": spec.ours,
         "runs": {name: [run.name for run in several] for name, several in runs.items()},

@@ -18,9 +18,10 @@
 | partial_lead | 1 − partial_at / learned_at: how far ahead the partial solution is; where the run never learned, with |
 | | its last step in place of learned_at (a lower bound) |
 | others_then | accuracy of the other outputs at partial_at |
-| cos_peak, cos_peak_at | largest COS (first group) on the way, and its step |
-| cos_first | COS at the first measured step after 0 |
-| cos_learned, cos_end | COS at learned_at, and at the last step |
+| cos_peak, cos_peak_at | largest COS on the way (of several groups of outputs, in the one where it is largest), and |
+| | its step |
+| cos_first | its COS at the first measured step after 0 |
+| cos_learned, cos_end | its COS at learned_at, and at the last step |
 | repetition_peak, repetition_data | largest ρ on the way; ρ of the data, mean over all rows |
 | repetition_excess | repetition_peak / repetition_data |
 | entropy_low, entropy_data | smallest entropy of generated sequences on the way, nats; mean of the data's |
@@ -41,7 +42,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from mechplateau.metrics.plateau import find_plateau
+from mechplateau.metrics.plateau import Plateau, find_plateau
 from mechplateau.tasks import Task
 
 Numbers = dict[str, float | None]
@@ -52,10 +53,7 @@ RIGHT = 0.95
 def summarize(metrics: pd.DataFrame, task: Task) -> Numbers:
     """The numbers of a run of `task` with this table; see the module's docstring."""
     steps = metrics["step"].to_numpy()
-    plateau = find_plateau(steps, metrics["loss"].to_numpy(dtype=float))
-    solved = _first(steps, _column(metrics, "accuracy") >= RIGHT)
-    learned = plateau.drop if plateau.found else solved
-    way = (steps > 0) & (steps < (learned if learned is not None else np.inf))
+    plateau, solved, learned, way = _course(metrics)
     numbers: Numbers = {
         "steps": int(steps[-1]),
         "plateau": float(plateau.found),
@@ -76,6 +74,15 @@ def summarize(metrics: pd.DataFrame, task: Task) -> Numbers:
     return numbers
 
 
+def _course(metrics: pd.DataFrame) -> tuple[Plateau, int | None, int | None, np.ndarray]:
+    """The plateau, solved_at, learned_at, and which rows are on the way."""
+    steps = metrics["step"].to_numpy()
+    plateau = find_plateau(steps, metrics["loss"].to_numpy(dtype=float))
+    solved = _first(steps, _column(metrics, "accuracy") >= RIGHT)
+    learned = plateau.drop if plateau.found else solved
+    return plateau, solved, learned, (steps > 0) & (steps < (learned if learned is not None else np.inf))
+
+
 def _partial(metrics: pd.DataFrame, task: Task, steps: np.ndarray, learned: int | None) -> Numbers:
     at = others = None
     early = task.partial_outputs or ()
@@ -94,9 +101,10 @@ def _partial(metrics: pd.DataFrame, task: Task, steps: np.ndarray, learned: int 
 def _collapse(
     metrics: pd.DataFrame, task: Task, steps: np.ndarray, way: np.ndarray, learned: int | None
 ) -> Numbers:
-    group = next(iter(task.collapse_pairs), "")
-    suffix = f"_{group}" if group else ""
-    cos = _column(metrics, f"cos_final{suffix}")
+    column = collapse_column(metrics)
+    suffix = column.removeprefix("cos_final")
+    others = tuple(f"_{group}" for group in task.collapse_pairs if group and f"_{group}" != suffix)
+    cos = _column(metrics, column)
     peak, at = _peak(cos, steps, way)
     after_first = np.flatnonzero(steps > 0)
     numbers: Numbers = {
@@ -107,7 +115,7 @@ def _collapse(
         "cos_end": _finite(cos[-1]),
     }
     for name in metrics.columns:
-        if name.startswith("cos_L") and name.endswith(suffix):
+        if name.startswith("cos_L") and name.endswith(suffix) and not name.endswith(others):
             place = name.removeprefix("cos_").removesuffix(suffix)
             numbers[f"cos_peak_{place}"] = _peak(_column(metrics, name), steps, way)[0]
     return numbers
@@ -130,6 +138,16 @@ def _tokens(metrics: pd.DataFrame, way: np.ndarray) -> Numbers:
         "alpha_peak": _peak(_column(metrics, "alpha_1"), steps, way)[0],
         "count_check_peak": _peak(_column(metrics, "count_check"), steps, way)[0],
     }
+
+
+def collapse_column(metrics: pd.DataFrame) -> str:
+    """The COS of final hidden states that stands for a run: where a task has several groups of outputs, the one that
+    collapses furthest on the way (the first of equal ones); concatenated windows learn one group after the other."""
+    steps, way = metrics["step"].to_numpy(), _course(metrics)[-1]
+    columns = [name for name in metrics.columns if name.startswith("cos_final")]
+    return max(
+        columns, key=lambda name: _peak(_column(metrics, name), steps, way)[0] or -1.0, default="cos_final"
+    )
 
 
 def progress_column(metrics: pd.DataFrame) -> str | None:

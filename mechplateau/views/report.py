@@ -81,7 +81,7 @@ def _report_context(view: RunView) -> dict[str, Any]:
 
 
 def _comparison_context(views: Sequence[RunView]) -> dict[str, Any]:
-    from mechplateau.views._configs import differing_settings
+    from mechplateau.views.configs import differing_settings
 
     numbers = [key_numbers(view) for view in views]
     expected = {claim.name: claim.expected for view in reversed(views) for claim in reversed(view.claims)}

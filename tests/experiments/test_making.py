@@ -9,9 +9,9 @@ import pytest
 
 from mechplateau.experiments import probes
 from mechplateau.experiments.claims import CLAIMS
-from mechplateau.experiments.drawing import over_seeds
+from mechplateau.experiments.drawing import draw, over_seeds
 from mechplateau.experiments.figures import FIGURES
-from mechplateau.experiments.making import all_recipes, compared_to, make_figure, state
+from mechplateau.experiments.making import all_recipes, compared_to, make_figure, reduced, state
 from mechplateau.experiments.training import finished_runs
 
 
@@ -45,6 +45,7 @@ def test_a_figure_end_to_end(number, toy, runs_dir, tmp_path):
     assert (verdict["figure"], verdict["scale"]) == (number, "small")
     assert len(verdict["claims"]) == sum(claim.figure == number for claim in CLAIMS) > 0
     assert all(claim["verdict"] != "not yet run" for claim in verdict["claims"])
+    assert set(verdict["reduced"]) == set(spec.recipes)
     finished, wanted = state(spec, "small", [0], runs_dir)
     assert finished == wanted >= 1
 
@@ -109,3 +110,27 @@ def test_a_line_over_seeds_ends_where_the_first_seed_does():
     assert steps.tolist() == [0, 5, 10]
     assert middle.tolist() == [4.0, 3.0, 2.0]
     assert (low.tolist(), high.tolist()) == ([3.0, 2.0, 1.0], [5.0, 4.0, 3.0])
+
+
+def test_each_seed_is_drawn_by_the_attention_that_it_solves_with():
+    def table(gather, look_up):
+        steps = [0, 5, 10]
+        others = ("loss", "accuracy", "repetition", "cos_final", "count_check")
+        return pd.DataFrame({"step": steps, "apm_gather_L0": gather, "apm_look_up_L0": look_up}).assign(
+            **dict.fromkeys(others, 0.5)
+        )
+
+    rising, flat = [0.1, 0.3, 0.9], [0.1, 0.1, 0.1]
+    names = FIGURES[14].recipes
+    figure = draw(FIGURES[14], {name: [table(rising, flat), table(flat, rising)] for name in names}, "paper")
+    panel = next(ax for ax in figure.axes if ax.get_ylabel() == "APM")
+    assert [list(line.get_ydata()) for line in panel.lines] == [rising] * len(names)
+
+
+def test_what_is_reduced_is_read_off_the_configurations():
+    found = reduced(["mws", "mws-lr3e-05"])
+    assert found["mws"]["task.n"] == ("16", "8")
+    assert found["mws"]["model.d_model"] == ("256", "64")
+    assert found["mws-lr3e-05"]["training.lr"] == ("3.0e-05", "0.0003")
+    assert "seed" not in found["mws"]
+    assert "training.optimizer" not in found["mws"]

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mechplateau.experiments.summary import progress_column, rounded, summarize
-from mechplateau.tasks import MovingWindowSum
+from mechplateau.experiments.summary import collapse_column, progress_column, rounded, summarize
+from mechplateau.tasks import ConcatenatedWindows, MovingWindowSum
 
 TASK = MovingWindowSum(n=3, k=2, p=7, max_num=6)
+CONCAT = ConcatenatedWindows()
 
 
 def table(**columns) -> pd.DataFrame:
@@ -109,6 +110,27 @@ def test_places_and_layers():
     assert summarize(deep.assign(apm_window_L0=rising), TASK)["apm_end"] == pytest.approx(0.6)
     assert progress_column(deep.assign(apm_window_L1=np.nan)) == "apm_window_L0"
     assert progress_column(table().drop(columns="apm_window")) is None
+
+
+def test_of_several_groups_the_one_that_collapses_furthest_before_learning():
+    # As in concatenated windows: copies never do, and after the drop does not count.
+    copies = np.where(np.arange(101) > 60, 1.0, 0.3)
+    triples = np.where(np.arange(101) == 50, 0.99, 0.7)
+    grouped = table(cos_final=0.4, cos_final_w1=copies, cos_final_w3=triples)
+    assert collapse_column(grouped) == "cos_final_w3"
+    numbers = summarize(
+        grouped.assign(cos_L0_resid_mid=0.1, cos_L0_resid_mid_w1=0.2, cos_L0_resid_mid_w3=0.5), CONCAT
+    )
+    assert (numbers["cos_peak"], numbers["cos_peak_at"]) == (0.99, 50)
+    assert (numbers["cos_first"], numbers["cos_learned"], numbers["cos_end"]) == (0.7, 0.7, 0.7)
+    assert numbers["cos_peak_L0_resid_mid"] == 0.5
+    assert not [name for name in numbers if name.endswith(("_w1", "_w3"))]
+    # All outputs together have the group without a name.
+    alone = grouped.assign(cos_final=1.0, cos_L0_resid_mid=0.1, cos_L0_resid_mid_w1=0.2)
+    assert collapse_column(alone) == "cos_final"
+    assert summarize(alone, CONCAT)["cos_peak_L0_resid_mid"] == 0.1
+    assert collapse_column(table().drop(columns="cos_final")) == "cos_final"
+    assert summarize(table().drop(columns="cos_final"), TASK)["cos_peak"] is None
 
 
 def test_rounding_keeps_whole_numbers_whole():

@@ -109,12 +109,9 @@ def test_left_out_where_it_means_nothing():
     assert list(measured(bare)) == ["partial"]
 
 
-def test_the_apm_that_grows_most_and_the_first_group_of_outputs():
-    found = measured(
-        table(apm_window=[0.1] * 10, apm_window_L1=[0.0, 0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.8, 0.8, 0.8]).rename(
-            columns={"cos_final": "cos_final_pairs"}
-        )
-    )
+def test_the_apm_that_grows_most_and_the_group_of_outputs_that_collapses_most():
+    metrics = table(apm_window=[0.1] * 10, apm_window_L1=[0.0, 0.0, 0.1, 0.2, 0.4, 0.5, 0.6, 0.8, 0.8, 0.8])
+    found = measured(metrics.rename(columns={"cos_final": "cos_final_pairs"}).assign(cos_final=0.5))
     assert found["attention"].value == pytest.approx(0.5)
     assert "APM (window_L1)" in found["attention"].measured
     assert found["collapse"].value == 0.95

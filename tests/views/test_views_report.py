@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from mechplateau.views import CheckpointView, PlateauView, RunView, ViewError, render_report, save_report
-from mechplateau.views._configs import differing_settings
 from mechplateau.views._payload import MAX_ROWS
+from mechplateau.views.configs import differing_settings
 
 MakeView = Callable[..., RunView]
 

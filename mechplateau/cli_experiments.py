@@ -176,9 +176,8 @@ def _print_reduced(numbers: Sequence[int]) -> None:
     from mechplateau.experiments.figures import FIGURES
     from mechplateau.experiments.making import reduced
 
-    recipes = dict.fromkeys(name for number in numbers for name in FIGURES[number].recipes)
     changes: dict[str, Counter[str]] = defaultdict(Counter)
-    for settings in reduced(recipes).values():
+    for settings in reduced(FIGURES[number] for number in numbers).values():
         for setting, (paper, small) in settings.items():
             changes[setting][f"{paper} → {small}"] += 1
     print("Reduced at the small scale (each run's own values are in the figure's JSON):")

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from mechplateau.config import RunConfig
 from mechplateau.experiments.claims import Outcome, check_all
 from mechplateau.experiments.drawing import draw
 from mechplateau.experiments.figures import FIGURES, FigureSpec, needed, waves
-from mechplateau.experiments.probes import ACCURACIES, probe_curve, probe_numbers
+from mechplateau.experiments.probes import ACCURACIES, SPLITS, probe_curve, probe_numbers
 from mechplateau.experiments.recipes import RECIPES, SCALES, Scale
 from mechplateau.experiments.summary import Numbers, summarize
 from mechplateau.experiments.training import Announce, ensure, finished_runs
@@ -65,14 +66,14 @@ def make_figure(
     runs = ensure(wanted, seeds, scale, **options, announce=announce)  # type: ignore[arg-type]
     probes = None
     if "probe" in spec.panels:
-        probes = [probe_curve(run, on_probe) for run in runs[spec.recipes[0]]]
+        probes = [probe_curve(run, scale, jobs=jobs, on_step=on_probe) for run in runs[spec.recipes[0]]]
     stem = out / f"fig{spec.number:02d}"
     tables = {name: [run.metrics for run in runs[name]] for name in spec.recipes}
     figure = draw(spec, tables, scale, probes)
     files = (figure.save(stem.with_suffix(".png")), figure.save(stem.with_suffix(".pdf")))
     data = _data(spec, runs, probes)
     write_atomic(stem.with_suffix(".parquet"), lambda path: data.to_parquet(path, index=False))
-    numbers = {name: [_numbers(run) for run in several] for name, several in runs.items()}
+    numbers = {name: [_numbers(run, scale) for run in several] for name, several in runs.items()}
     outcomes = tuple(check_all(numbers, scale, [spec.number]))
     verdict = _verdict(spec, scale, seeds, runs, outcomes)
     write_text(stem.with_suffix(".json"), json.dumps(verdict, indent=2, ensure_ascii=False) + "\n")
@@ -101,18 +102,25 @@ def all_recipes() -> tuple[str, ...]:
     return needed(tuple(dict.fromkeys(names)))
 
 
-def reduced(recipes: Iterable[str]) -> dict[str, dict[str, tuple[str, str]]]:
-    """What the small scale changes: recipe → setting → its values at the paper's size and at the small one, "–" where
-    there is none."""
-    found = {}
-    for name in recipes:
-        texts = [RunConfig.parse(RECIPES[name].data(0, scale)).yaml() for scale in SCALES]
-        found[name] = {setting: (paper, small) for setting, (paper, small) in differing_settings(texts)}
+def reduced(specs: Iterable[FigureSpec]) -> dict[str, dict[str, tuple[str, str]]]:
+    """What the small scale changes in the runs of these figures, and in how they are probed: recipe → setting → its
+    values at the paper's size and at the small one, "–" where there is none."""
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    for spec in specs:
+        for name in spec.recipes:
+            texts = [RunConfig.parse(RECIPES[name].data(0, scale)).yaml() for scale in SCALES]
+            if "probe" in spec.panels:
+                texts = [
+                    text + yaml.safe_dump({"probe": SPLITS[scale]})
+                    for text, scale in zip(texts, SCALES, strict=True)
+                ]
+            changes = {setting: (paper, small) for setting, (paper, small) in differing_settings(texts)}
+            found[name] = found.get(name, {}) | changes
     return found
 
 
-def _numbers(run: Run) -> Numbers:
-    return {"seed": run.config.seed, **summarize(run.metrics, run.task), **probe_numbers(run)}
+def _numbers(run: Run, scale: Scale) -> Numbers:
+    return {"seed": run.config.seed, **summarize(run.metrics, run.task), **probe_numbers(run, scale)}
 
 
 def _data(
@@ -142,7 +150,7 @@ def _verdict(
         "figure": spec.number,
         "title": spec.title,
         "scale": scale,
-        "reduced": reduced(spec.recipes) if scale == "small" else None,
+        "reduced": reduced([spec]) if scale == "small" else None,
         "seeds": list(seeds),
         "ours": spec.ours,
         "runs": {name: [run.name for run in several] for name, several in runs.items()},

@@ -2,16 +2,18 @@
 
 A one-hidden-layer MLP (256 ReLUs) on `blocks.{last}.hook_attn_out` at the output rows predicts the output token. Two
 splits, both by sequence, at every kept checkpoint: the authors' (2,048 fresh sequences; the first 64, 1,024 rows of
-moving window sum, train and the others test) and ours (256 sequences, 4,096 rows, each), with a control of shuffled
-labels. What is done is kept beside the checkpoints, with the settings it was done with, and not done again.
+moving window sum, train and the others test) and ours (256 sequences, 4,096 rows, each; at the small scale half as
+many), with a control of shuffled labels. What is done is kept beside the checkpoints, with the settings it was done
+with, and not done again.
 
-Cost: three fits a checkpoint, some ten seconds each at the paper's size.
+Cost: three fits a checkpoint, some ten seconds each at the paper's size. Checkpoints are independent, and each is
+probed on one thread, so that its accuracies are the same however many are probed at a time.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +21,60 @@ import pandas as pd
 import torch
 
 from mechplateau.circuits import probe
+from mechplateau.experiments.recipes import Scale
 from mechplateau.experiments.summary import Numbers
 from mechplateau.metrics.plateau import find_plateau
-from mechplateau.runs import Run
+from mechplateau.runs import Run, load_run
 from mechplateau.runs.files import write_text
 from mechplateau.runs.writer import read_json
+from mechplateau.training.loop import torch_threads
 
-AUTHORS = {"sequences": 2048, "n_train": 64}
-OURS = {"sequences": 512, "n_train": 256}
+SPLITS: Mapping[Scale, Mapping[str, Mapping[str, int]]] = {
+    "paper": {
+        "authors": {"sequences": 2048, "n_train": 64},
+        "ours": {"sequences": 512, "n_train": 256},
+    },
+    "small": {
+        "authors": {"sequences": 2048, "n_train": 64},
+        "ours": {"sequences": 256, "n_train": 128},
+    },
+}
 ACCURACIES = ("authors", "ours", "shuffled")
 _SEED = 20
 
 
-def probe_curve(run: Run, on_step: Callable[[int], None] = lambda step: None) -> pd.DataFrame:
+def probe_curve(
+    run: Run, scale: Scale = "paper", *, jobs: int = 1, on_step: Callable[[int], None] = lambda step: None
+) -> pd.DataFrame:
     """Test accuracies at every kept checkpoint.
+
+    Args:
+        run: a finished run.
+        scale: whose splits.
+        jobs: checkpoints probed at a time.
+        on_step: called with each step once it is done.
 
     Returns:
         columns step, authors, ours, shuffled (ours, labels shuffled).
     """
-    done = _read(run)
-    for step in run.steps:
-        if step not in done:
-            done[step] = _probe_at(run, step)
-            write_text(_file(run), json.dumps({"settings": _settings(), "steps": done}, indent=1) + "\n")
+    from joblib import Parallel, delayed
+
+    done = _read(run, scale)
+    missing = [step for step in run.steps if step not in done]
+    found = Parallel(n_jobs=jobs, return_as="generator")(
+        delayed(_probe_at)(run.path, step, SPLITS[scale]) for step in missing
+    )
+    for step, accuracies in zip(missing, found, strict=True):
+        done[step] = accuracies
+        write_text(_file(run), json.dumps({"settings": _settings(scale), "steps": done}, indent=1) + "\n")
         on_step(step)
     return pd.DataFrame([{"step": step, **done[step]} for step in run.steps])
 
 
-def probe_numbers(run: Run) -> Numbers:
+def probe_numbers(run: Run, scale: Scale = "paper") -> Numbers:
     """Of our split, from what was probed before: probe_plateau (at the checkpoint in the middle of the plateau),
     probe_end (at the last), probe_shuffled (the control, largest over checkpoints); nothing where nothing was."""
-    done = _read(run)
+    done = _read(run, scale)
     if not done or set(done) != set(run.steps):
         return {}
     plateau = find_plateau(run.metrics["step"].to_numpy(), run.metrics["loss"].to_numpy(dtype=float))
@@ -63,14 +88,17 @@ def probe_numbers(run: Run) -> Numbers:
     }
 
 
-def _probe_at(run: Run, step: int) -> dict[str, float]:
-    model = run.model(step)
-    hook = f"blocks.{run.config.model.n_layers - 1}.hook_attn_out"
-    tokens = run.task.sample(AUTHORS["sequences"], torch.Generator().manual_seed(_SEED))
+def _probe_at(path: Path, step: int, splits: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+    from threadpoolctl import threadpool_limits
 
-    def fit(split: dict[str, int], control: bool) -> pd.Series:
+    run = load_run(path)
+    hook = f"blocks.{run.config.model.n_layers - 1}.hook_attn_out"
+    most = max(split["sequences"] for split in splits.values())
+    tokens = run.task.sample(most, torch.Generator().manual_seed(_SEED))
+
+    def fit(split: Mapping[str, int], control: bool) -> pd.Series:
         table = probe(
-            model,
+            run.model(step),
             tokens[: split["sequences"]],
             "output",
             hook=hook,
@@ -81,7 +109,8 @@ def _probe_at(run: Run, step: int) -> dict[str, float]:
         )
         return table.iloc[0]
 
-    authors, ours = fit(AUTHORS, False), fit(OURS, True)
+    with torch_threads(1), threadpool_limits(1):
+        authors, ours = fit(splits["authors"], False), fit(splits["ours"], True)
     return {
         "authors": float(authors["test_accuracy"]),
         "ours": float(ours["test_accuracy"]),
@@ -93,15 +122,15 @@ def _file(run: Run) -> Path:
     return run.path / "probes.json"
 
 
-def _settings() -> dict[str, Any]:
-    return {"authors": AUTHORS, "ours": OURS, "seed": _SEED, "precision": "float32"}
+def _settings(scale: Scale) -> dict[str, Any]:
+    return {**SPLITS[scale], "seed": _SEED, "precision": "float32"}
 
 
-def _read(run: Run) -> dict[int, dict[str, float]]:
+def _read(run: Run, scale: Scale) -> dict[int, dict[str, float]]:
     """Step → accuracies, of the steps probed before; nothing of a file that is damaged or of other settings."""
     record = read_json(_file(run))
     steps = record.get("steps")
-    if record.get("settings") != _settings() or not isinstance(steps, dict):
+    if record.get("settings") != _settings(scale) or not isinstance(steps, dict):
         return {}
     return {step: steps[str(step)] for step in run.steps if _whole(steps.get(str(step)))}
 

@@ -66,7 +66,7 @@ def found_in(runs_dir: Path, scale: Scale, seeds: Sequence[int] | None = None) -
     if seeds is None:
         seeds = sorted({run.config.seed for run in list_runs(runs_dir)})
     lines = [
-        line_of(name, seed, scale, run, probe_numbers(run))
+        line_of(name, seed, scale, run, probe_numbers(run, scale))
         for name in RECIPES
         for seed, run in finished_runs(name, seeds, scale, runs_dir).items()
     ]

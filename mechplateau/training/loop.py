@@ -79,7 +79,7 @@ def train(
     with RunWriter(config, Path(runs_dir)) as writer:
         if not writer.finished:
             number = threads if threads is not None else writer.recorded_threads()
-            with _threads(number), freed_memory_kept():
+            with torch_threads(number), freed_memory_kept():
                 _Trainer(config, writer, place, cuda_graph).run(listeners)
         return load_run(writer.layout.root)
 
@@ -284,7 +284,8 @@ def _evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _threads(number: int | None) -> Iterator[None]:
+def torch_threads(number: int | None) -> Iterator[None]:
+    """Torch's own threads, as many as before afterwards; None: left alone."""
     before = torch.get_num_threads()
     if number is not None:
         torch.set_num_threads(number)

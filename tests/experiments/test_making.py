@@ -7,7 +7,7 @@ import json
 import pandas as pd
 import pytest
 
-from mechplateau.experiments import probes
+from mechplateau.experiments import making, probes
 from mechplateau.experiments.claims import CLAIMS
 from mechplateau.experiments.drawing import draw, over_seeds
 from mechplateau.experiments.figures import FIGURES
@@ -23,8 +23,10 @@ def runs_dir(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def small_probes(monkeypatch):
-    monkeypatch.setattr(probes, "AUTHORS", {"sequences": 40, "n_train": 8})
-    monkeypatch.setattr(probes, "OURS", {"sequences": 24, "n_train": 12})
+    few = {"authors": {"sequences": 40, "n_train": 8}, "ours": {"sequences": 24, "n_train": 12}}
+    paper = {**few, "ours": {"sequences": 24, "n_train": 6}}
+    monkeypatch.setattr(probes, "SPLITS", {"paper": paper, "small": few})
+    monkeypatch.setattr(making, "SPLITS", {"paper": paper, "small": few})
 
 
 @pytest.mark.parametrize("number", list(FIGURES))
@@ -91,7 +93,7 @@ def test_a_spoilt_record_of_probes_is_made_again(toy, runs_dir, tmp_path, spoil)
     path = run.path / "probes.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps(spoil(record)))
-    assert probes.probe_numbers(run) == {}
+    assert probes.probe_numbers(run, "small") == {}
     assert make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path).outcomes == made.outcomes
     assert json.loads(path.read_text()) == record
 
@@ -128,9 +130,24 @@ def test_each_seed_is_drawn_by_the_attention_that_it_solves_with():
 
 
 def test_what_is_reduced_is_read_off_the_configurations():
-    found = reduced(["mws", "mws-lr3e-05"])
+    found = reduced([FIGURES[38]])
+    assert set(found) == {"mws", "mws-lr3e-05"}
     assert found["mws"]["task.n"] == ("16", "8")
     assert found["mws"]["model.d_model"] == ("256", "64")
     assert found["mws-lr3e-05"]["training.lr"] == ("3.0e-05", "0.0003")
     assert "seed" not in found["mws"]
     assert "training.optimizer" not in found["mws"]
+    assert reduced([FIGURES[20]])["mws-probe"]["probe.ours.n_train"] == ("6", "12")
+
+
+def test_probes_are_the_same_however_many_run_at_a_time(toy, runs_dir, tmp_path):
+    made = make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path)
+    (run,) = finished_runs("mws-probe", [0], "small", runs_dir).values()
+    path = run.path / "probes.json"
+    record = json.loads(path.read_text())
+    path.unlink()
+    assert (
+        make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path, jobs=2).outcomes
+        == made.outcomes
+    )
+    assert json.loads(path.read_text()) == record

@@ -69,6 +69,16 @@ def test_a_run_that_failed_says_why_at_once(capsys):
     assert capsys.readouterr().err == f"[2/3] {name} failed: interrupted at step 9\n[3/3] {name} finished\n"
 
 
+def test_what_was_reduced_is_a_line_a_setting(capsys):
+    from mechplateau.cli_experiments import _print_reduced
+
+    _print_reduced([2, 37])
+    lines = capsys.readouterr().out.splitlines()
+    assert "  task.n: 16 → 8" in lines
+    assert "  training.batch_size: 256 → 64, 512 → 128" in lines
+    assert not any("seed" in line for line in lines)
+
+
 def test_a_median_says_of_how_many_seeds():
     claim = Claim(2, "it is near 3", "mws", "drop", 2.5, 3.5)
     (whole, part) = (

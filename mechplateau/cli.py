@@ -208,8 +208,11 @@ def main() -> NoReturn:
         app()
     except UserError as error:
         _fail(str(error), 2)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", 130)
+    except SystemExit as ending:
+        # At Ctrl-C typer ends with 130 and without a word; an interrupted run has told where it was saved.
+        if ending.code == 130 and isinstance(ending.__context__, typer.Exit):
+            _fail("interrupted", 130)
+        raise
     except BrokenPipeError:
         sys.stderr.close()
         raise SystemExit(1) from None

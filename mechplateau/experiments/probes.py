@@ -28,6 +28,7 @@ from mechplateau.runs import Run, load_run
 from mechplateau.runs.files import write_text
 from mechplateau.runs.writer import read_json
 from mechplateau.training.loop import torch_threads
+from mechplateau.training.sweep import terminable
 
 SPLITS: Mapping[Scale, Mapping[str, Mapping[str, int]]] = {
     "paper": {
@@ -61,13 +62,14 @@ def probe_curve(
 
     done = _read(run, scale)
     missing = [step for step in run.steps if step not in done]
-    found = Parallel(n_jobs=jobs, return_as="generator")(
-        delayed(_probe_at)(run.path, step, SPLITS[scale]) for step in missing
-    )
-    for step, accuracies in zip(missing, found, strict=True):
-        done[step] = accuracies
-        write_text(_file(run), json.dumps({"settings": _settings(scale), "steps": done}, indent=1) + "\n")
-        on_step(step)
+    with terminable():
+        found = Parallel(n_jobs=jobs, return_as="generator")(
+            delayed(_probe_at)(run.path, step, SPLITS[scale]) for step in missing
+        )
+        for step, accuracies in zip(missing, found, strict=True):
+            done[step] = accuracies
+            write_text(_file(run), json.dumps({"settings": _settings(scale), "steps": done}, indent=1) + "\n")
+            on_step(step)
     return pd.DataFrame([{"step": step, **done[step]} for step in run.steps])
 
 

@@ -142,6 +142,9 @@ def _fitted(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         classifier.fit(features, labels)
+    if any("interrupted by user" in str(warning.message) for warning in caught):
+        # scikit-learn takes Ctrl-C for the end of training; a probe half fitted is no finding.
+        raise KeyboardInterrupt
     stopped_early = any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
     for warning in caught:
         if not issubclass(warning.category, ConvergenceWarning):

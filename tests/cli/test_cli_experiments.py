@@ -69,6 +69,21 @@ def test_a_run_that_failed_says_why_at_once(capsys):
     assert capsys.readouterr().err == f"[2/3] {name} failed: interrupted at step 9\n[3/3] {name} finished\n"
 
 
+def test_ctrl_c_is_one_line(monkeypatch, capsys):
+    from mechplateau import cli
+    from mechplateau.experiments import making
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(making, "state", interrupted)
+    monkeypatch.setattr(sys, "argv", ["mechplateau", "figures"])
+    with pytest.raises(SystemExit) as ending:
+        cli.main()
+    assert ending.value.code == 130
+    assert capsys.readouterr().err.strip() == "mechplateau: interrupted"
+
+
 def test_what_was_reduced_is_a_line_a_setting(capsys):
     from mechplateau.cli_experiments import _print_reduced
 

@@ -7,7 +7,8 @@ levels of the loss on the plateau and at the end:
 
 partial     A partial solution comes first. Number: r / drop, with r the first step from which every output of the
             task's partial solution is right in at least 0.95 of the samples, three evaluations running.
-            Holds: ≤ 0.9, and the other outputs right in at most 0.5 of the samples at r.
+            Holds: ≤ 0.9, and the other outputs right in at most 0.5 of the samples at r. In generation, so that the
+            final carry of a sum, written last, is right only once the digits before it are.
             Paper: y₀ of window sums is right after about 70 steps, drops at 155 to 205.
 repetition  Outputs repeat, or vary too little. Number: the largest ρ of the model minus the mean ρ of the data;
             beside it the smallest entropy over the data's mean entropy, both of running medians of 3 evaluations,

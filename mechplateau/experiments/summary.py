@@ -14,7 +14,9 @@
 | loss_start, loss_end | first and last loss, nats |
 | accuracy_end | accuracy of generation at the last step |
 | solved_at | first measured step with an accuracy of at least 0.95 |
-| partial_at | first measured step at which the partial solution's outputs are right 95 % of the time on average |
+| partial_at | first of three measured steps in a row at which the loss of the partial solution's outputs, mean over |
+| | them, is at most a tenth of what it was at step 0 (teacher-forced: a final carry that is known is wrong in |
+| | generation for as long as the digits before it are) |
 | partial_lead | 1 − partial_at / learned_at: how far ahead the partial solution is; where the run never learned, with |
 | | its last step in place of learned_at (a lower bound) |
 | others_then | accuracy of the other outputs at partial_at |
@@ -48,6 +50,8 @@ from mechplateau.tasks import Task
 Numbers = dict[str, float | None]
 RIGHT = 0.95
 """Accuracy from which outputs count as learned."""
+KNOWN = 0.1
+"""Share of its first loss from which on a partial solution counts as known."""
 
 
 def summarize(metrics: pd.DataFrame, task: Task) -> Numbers:
@@ -88,8 +92,9 @@ def _partial(metrics: pd.DataFrame, task: Task, steps: np.ndarray, learned: int 
     early = task.partial_outputs or ()
     late = [r for r in range(task.n_outputs) if r not in early]
     if early and late:
-        mean = np.mean([_column(metrics, f"accuracy_out_{r}") for r in early], axis=0)
-        at = _first(steps, mean >= RIGHT)
+        mean = np.mean([_column(metrics, f"loss_out_{r}") for r in early], axis=0)
+        known = mean <= KNOWN * mean[0]
+        at = _first(steps[:-2], known[:-2] & known[1:-1] & known[2:])
         if at is not None:
             row = int(np.searchsorted(steps, at))
             others = _finite(np.mean([_column(metrics, f"accuracy_out_{r}")[row] for r in late]))

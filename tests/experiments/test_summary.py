@@ -22,7 +22,7 @@ def table(**columns) -> pd.DataFrame:
         "step": steps,
         "loss": loss,
         "accuracy": accuracy,
-        "accuracy_out_0": (steps >= 30).astype(float),
+        "loss_out_0": np.where(steps < 30, 2.0, 0.2),
         "accuracy_out_1": accuracy,
         "accuracy_out_2": accuracy + 0.2 * (steps < 60),
         "repetition": np.where(steps == 20, 0.6, np.where(steps == 70, 0.9, 0.05)),
@@ -110,6 +110,17 @@ def test_places_and_layers():
     assert summarize(deep.assign(apm_window_L0=rising), TASK)["apm_end"] == pytest.approx(0.6)
     assert progress_column(deep.assign(apm_window_L1=np.nan)) == "apm_window_L0"
     assert progress_column(table().drop(columns="apm_window")) is None
+
+
+def test_a_partial_solution_is_known_where_its_loss_stays_low():
+    steps = np.arange(101)
+    dips = np.where((steps == 12) | (steps == 13) | (steps >= 50), 0.2, 2.0)  # two rows are a lucky batch
+    numbers = summarize(table(loss_out_0=dips), TASK)
+    assert (numbers["partial_at"], numbers["partial_lead"]) == (50, pytest.approx(1 / 6))
+    assert numbers["others_then"] == pytest.approx(0.2)
+    never = summarize(table(loss_out_0=0.21 + 1.79 * (steps == 0)), TASK)
+    assert (never["partial_at"], never["partial_lead"], never["others_then"]) == (None, None, None)
+    assert summarize(table(loss_out_0=dips).head(2), TASK)["partial_at"] is None
 
 
 def test_of_several_groups_the_one_that_collapses_furthest_before_learning():

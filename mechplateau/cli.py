@@ -79,17 +79,17 @@ def train(
     cuda_graph: Annotated[
         bool, typer.Option("--cuda-graph", help="Run updates and measurements as CUDA graphs (adam, adamw).")
     ] = False,
-    with_parent: Annotated[bool, typer.Option("--with-parent", hidden=True)] = False,
+    with_parent: Annotated[int | None, typer.Option("--with-parent", hidden=True)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the run's folder only.")] = False,
 ) -> None:
     """Train a run to its end, or go on with it; a finished one is left as it is.
 
     Ctrl-C saves; the same command goes on.
     """
-    if with_parent:
+    if with_parent is not None:
         from mechplateau.training.sweep import stop_with_parent
 
-        stop_with_parent()
+        stop_with_parent(with_parent)
     config = _config(source, set_, seed)
     run = _train(config, device, runs_dir, threads, tracker or [], quiet, cuda_graph)
     if quiet:
@@ -221,8 +221,14 @@ def main() -> NoReturn:
     raise SystemExit(0)
 
 
+_LONGEST = 2000
+"""Characters of an error's line."""
+
+
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"mechplateau: {' '.join(message.split())}", file=sys.stderr)
+    # A value that is quoted may be megabytes long, or hold what a terminal takes for commands.
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split())[:_LONGEST])
+    print(f"mechplateau: {line}{' …' if len(message) > _LONGEST else ''}", file=sys.stderr)
     raise SystemExit(code)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -70,8 +71,9 @@ def figures(
         table.add_row(str(spec.number), spec.title, f"{cost:,}", f"{finished} of {needed}")
     console = Console()
     console.print(table, highlight=False)
-    for number, command in LANGUAGE_MODELS.items():
-        console.print(f"{number}: language models; {command}", markup=False, highlight=False, soft_wrap=True)
+    for number, commands in LANGUAGE_MODELS.items():
+        line = f"{number}: language models; {', '.join(commands)}"
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def reproduce(
@@ -100,9 +102,12 @@ def claims(
     """Check every claim of the paper on the results that are on record, or on your own runs."""
     from mechplateau.experiments.claims import check_all
     from mechplateau.experiments.results import found_in, on_record, summaries_of
+    from mechplateau.runs import unreadable_runs
 
     chosen = _scale(scale)
     table = on_record() if runs_dir is None else found_in(_folder(runs_dir), chosen)
+    for name, reason in unreadable_runs(runs_dir).items() if runs_dir is not None else ():
+        print(f"left out: {name}: {reason}", file=sys.stderr)
     outcomes = check_all(summaries_of(table, chosen), chosen)
     if markdown:
         print(markdown_table(outcomes, chosen))
@@ -187,8 +192,6 @@ def _print_reduced(numbers: Sequence[int]) -> None:
 
 def _announce(number: int) -> Callable[[SweepResult], None]:
     """A line for every run as it ends, on standard error."""
-    import sys
-
     done = 0
 
     def on_result(result: SweepResult) -> None:
@@ -204,8 +207,6 @@ def _announce(number: int) -> Callable[[SweepResult], None]:
 
 def _probed(step: int) -> None:
     """A line for every checkpoint probed, each of which may take a minute, on standard error."""
-    import sys
-
     print(f"probe: step {step} done", file=sys.stderr, flush=True)
 
 
@@ -288,12 +289,13 @@ def _number(value: float, bounds: Sequence[float | None] = ()) -> str:
     return f"{value:.{digits}g}"
 
 
-def _scale(name: str) -> Literal["paper", "small"]:
-    if name == "paper":
-        return "paper"
-    if name == "small":
-        return "small"
-    raise UserError(f"--scale: expected paper or small, got {name!r}")
+def _scale(name: str) -> Scale:
+    from mechplateau.experiments.recipes import checked_scale
+
+    try:
+        return checked_scale(name)
+    except UserError as error:
+        raise UserError(f"--{error}") from None
 
 
 def _seeds(number: int) -> range:

@@ -19,6 +19,9 @@ from mechplateau.models.interventions import Intervention, intervention_class
 from mechplateau.schema import Config
 from mechplateau.tasks import Task, task_class
 
+SEEDS = 2**31
+"""Seeds are below this."""
+
 
 def _as_task(value: Any) -> Any:
     if not isinstance(value, Mapping):
@@ -101,7 +104,7 @@ class CheckpointConfig(Config):
 
     every: int | None = Field(None, ge=1)
     """Keep every so many steps; null: a twentieth of the run."""
-    log_spaced: int | None = Field(None, ge=2)
+    log_spaced: int | None = Field(None, ge=2, le=10_000)
     """Keep this many steps, spaced evenly in the logarithm, instead."""
     at: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """Further steps to keep."""
@@ -142,7 +145,7 @@ class RunConfig(Config):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     interventions: tuple[Annotated[SerializeAsAny[Intervention], BeforeValidator(_as_intervention)], ...] = ()
-    seed: int = Field(0, ge=0, lt=2**31)
+    seed: int = Field(0, ge=0, lt=SEEDS)
 
     @model_validator(mode="before")
     @classmethod
@@ -174,6 +177,11 @@ class RunConfig(Config):
                     f"{target.name} lies, got {self.model.n_layers}"
                 )
         for index, intervention in enumerate(self.interventions):
+            if intervention.start > self.training.steps:
+                raise ValueError(
+                    f"interventions.{index}.start: expected a step up to training.steps = {self.training.steps}, "
+                    f"got {intervention.start}"
+                )
             try:
                 intervention.check(self.task, self.model)
             except ConfigError as error:
@@ -186,21 +194,30 @@ class RunConfig(Config):
 
     def _something_is_trained(self) -> None:
         trained = initialization.trained_names(self.model, self.task)
-        for index, last in enumerate(self.interventions):
-            together = [i for i, other in enumerate(self.interventions) if other.active(last.start)]
-            held = [self.interventions[i].held(self.task, self.model) for i in together]
-            if last.held(self.task, self.model) and trained <= frozenset().union(*held):
-                others = ", ".join(f"interventions.{i}" for i in together if i != index)
-                with_others = f" together with {others}" if others else ""
+        if self.training.optimizer == "muon" and not self.training.muon_ln_final:
+            trained -= set(initialization.names_in(["ln_final"], trained))
+        for begun in self.interventions:
+            together = [i for i, other in enumerate(self.interventions) if other.active(begun.start)]
+            held = {
+                i: names for i in together if (names := self.interventions[i].held(self.task, self.model))
+            }
+            if held and trained <= frozenset().union(*held.values()):
+                *others, last = held
+                with_others = (
+                    f" together with {', '.join(f'interventions.{i}' for i in others)}" if others else ""
+                )
                 raise ValueError(
-                    f"interventions.{index}.parts: every tensor would be frozen{with_others} and nothing "
-                    "trained; name fewer"
+                    f"interventions.{last}: every tensor would be frozen{with_others} and nothing "
+                    "trained; name fewer parts"
                 )
 
     @classmethod
     def for_task(cls, name: str, **sections: Any) -> Self:
         """The paper's set-up of the named task; `sections` (task, model, training, …) override parts of it."""
-        task = {"name": name, **sections.pop("task", {})}
+        task = sections.pop("task", {})
+        if not isinstance(task, Mapping):
+            raise ConfigError(f"task: expected a mapping of its fields, got {task!r}")
+        task = {"name": name, **task}
         return cls.parse({"task": task, **sections})
 
     @property

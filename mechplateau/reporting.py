@@ -146,13 +146,10 @@ def _targets(run: Run) -> tuple[views.TargetView, ...]:
 
 
 def _environment(run: Run) -> dict[str, str]:
-    sessions = run.environment.get("sessions")
-    if not isinstance(sessions, list) or not sessions or not isinstance(sessions[-1], dict):
+    if not run.sessions:
         return {}
-    last = sessions[-1]
-    shown = {
-        f"{name} version": version or "not installed" for name, version in last.get("packages", {}).items()
-    }
+    last = run.sessions[-1]
+    shown = {f"{name} version": str(version or "not installed") for name, version in last["packages"].items()}
     for key in (
         "python",
         "platform",
@@ -167,5 +164,5 @@ def _environment(run: Run) -> dict[str, str]:
         if last.get(key) is not None:
             shown[key] = str(last[key])
     shown["kernels"] = json.dumps(last.get("kernels"))
-    shown["sessions"] = str(len(sessions))
+    shown["sessions"] = str(len(run.sessions))
     return shown

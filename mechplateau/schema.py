@@ -177,10 +177,14 @@ def _may_be_bool(annotation: Any) -> bool:
     return any(_may_be_bool(argument) for argument in typing.get_args(annotation) if argument is not Ellipsis)
 
 
+_ALTERNATIVE = re.compile(r"int|float|str|bool|(literal|tuple|list|function-\w+)\[.*")
+
+
 def _one_line(cls: type[Config], error: ValidationError) -> str:
     problems = []
     for item in error.errors(include_url=False):
-        location = ".".join(str(part) for part in item["loc"])
+        # Without pydantic's own names for the alternatives of a field, which come last.
+        location = ".".join(str(part) for part in item["loc"] if not _ALTERNATIVE.fullmatch(str(part)))
         message = item["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
         if item["type"] == "extra_forbidden":
             allowed = ", ".join(_fields_at(cls, item["loc"][:-1]))

@@ -108,10 +108,35 @@ def test_hash_depends_on_every_value_and_on_nothing_else():
             {"task": "mws", "interventions": [{"kind": "attention_scale", "c": 2, "start": 5, "stop": 5}]},
             "interventions.0.stop: expected a step after start = 5, got 5",
         ),
+        (
+            {"task": "mws", "interventions": [{"kind": "attention_scale", "c": 2, "start": 500}]},
+            "interventions.0.start: expected a step up to training.steps = 400, got 500",
+        ),
+        (
+            {"task": "mws", "interventions": [{"kind": "attention_scale", "c": 2, "layers": []}]},
+            "interventions.0.layers: expected at least one layer",
+        ),
+        (
+            {"task": "histogram", "interventions": [{"kind": "attention_scale", "c": 2, "layers": [1]}]},
+            "interventions.0.layers: histogram has no Ω at layer 1; expected among 0",
+        ),
+        (
+            {"task": "mws", "evaluation": {"samples": "Paper"}},
+            "evaluation.samples: input should be",
+        ),
+        (
+            {"task": "mws", "checkpoints": {"log_spaced": 10**9}},
+            "checkpoints.log_spaced: input should be less",
+        ),
     ],
 )
 def test_errors_name_the_field_and_what_is_allowed(data, message):
     assert error_of(data).startswith(message)
+
+
+def test_a_tasks_fields_are_a_mapping():
+    with pytest.raises(ConfigError, match="task: expected a mapping of its fields, got 'x'"):
+        RunConfig.for_task("mws", task="x")
 
 
 def test_overrides_reach_any_depth_and_are_read_as_yaml():

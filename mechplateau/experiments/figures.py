@@ -152,13 +152,17 @@ _SPECS = (
 
 FIGURES: Mapping[int, FigureSpec] = {spec.number: spec for spec in _SPECS}
 
-LANGUAGE_MODELS: Mapping[int, str] = {
-    8: "mechplateau llm pythia-14m (or pythia-1b, pythia-1.4b, pythia-2.8b, olmo2-7b)",
-    23: "mechplateau llm pythia-14m",
-    24: "mechplateau llm pythia-1b",
-    25: "mechplateau llm olmo2-7b",
+_SERIES = ("pythia-14m", "pythia-1b", "pythia-1.4b", "pythia-2.8b", "olmo2-7b")
+LANGUAGE_MODELS: Mapping[int, tuple[str, ...]] = {
+    8: tuple(
+        f"mechplateau llm {name}"
+        for name in ("pythia-14m", "pythia-1b", "pythia-1.4b", "pythia-2.8b", "olmo2-7b")
+    ),
+    23: ("mechplateau llm pythia-14m",),
+    24: ("mechplateau llm pythia-1b",),
+    25: ("mechplateau llm olmo2-7b",),
 }
-"""Figures of language models, which are not trained here → the command that measures them."""
+"""Figures of language models, which are not trained here → the commands that measure them."""
 
 
 def figure_spec(number: int) -> FigureSpec:
@@ -170,7 +174,8 @@ def figure_spec(number: int) -> FigureSpec:
     if number in LANGUAGE_MODELS:
         raise UserError(
             f"figure {number}: shows language models, whose checkpoints are downloaded, not trained; run "
-            f"`{LANGUAGE_MODELS[number]}`, or `mechplateau llm demo` for one that needs no network"
+            f"{' or '.join(f'`{command}`' for command in LANGUAGE_MODELS[number])}, or `mechplateau llm demo` for one "
+            "that needs no network"
         )
     if number not in FIGURES:
         known = ", ".join(str(known) for known in FIGURES)

@@ -12,11 +12,12 @@ import pandas as pd
 import yaml
 
 from mechplateau.config import RunConfig
+from mechplateau.errors import UserError
 from mechplateau.experiments.claims import Outcome, check_all
 from mechplateau.experiments.drawing import draw
 from mechplateau.experiments.figures import FIGURES, FigureSpec, needed, waves
 from mechplateau.experiments.probes import ACCURACIES, SPLITS, probe_curve, probe_numbers
-from mechplateau.experiments.recipes import RECIPES, SCALES, Scale
+from mechplateau.experiments.recipes import RECIPES, SCALES, Scale, checked_scale
 from mechplateau.experiments.summary import Numbers, summarize
 from mechplateau.experiments.training import Announce, ensure, finished_runs
 from mechplateau.runs import Run
@@ -44,8 +45,8 @@ def make_figure(
     *,
     scale: Scale = "paper",
     seeds: Sequence[int] = (0,),
-    runs_dir: Path = Path("runs"),
-    out: Path = Path("figures"),
+    runs_dir: str | Path = Path("runs"),
+    out: str | Path = Path("figures"),
     jobs: int = 1,
     threads: int = 1,
     device: str = "cpu",
@@ -57,8 +58,13 @@ def make_figure(
     The claims also look at the runs that the figure's own are compared to.
 
     Raises:
-        UserError: a run failed, or a file cannot be written.
+        UserError: a run failed, a file cannot be written, the scale is unknown, or there are no seeds.
     """
+    runs_dir, out = Path(runs_dir), Path(out)
+    checked_scale(scale)
+    seeds = tuple(dict.fromkeys(seeds))
+    if not seeds:
+        raise UserError("seeds: expected at least one")
     with explained(out):
         out.mkdir(parents=True, exist_ok=True)
     wanted = tuple(dict.fromkeys([*spec.recipes, *compared_to(spec)]))

@@ -13,6 +13,7 @@ probed on one thread, so that its accuracies are the same however many are probe
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,15 @@ import pandas as pd
 import torch
 
 from mechplateau.circuits import probe
-from mechplateau.experiments.recipes import Scale
+from mechplateau.errors import UserError
+from mechplateau.experiments.recipes import Scale, checked_scale
 from mechplateau.experiments.summary import Numbers
 from mechplateau.metrics.plateau import find_plateau
 from mechplateau.runs import Run, load_run
 from mechplateau.runs.files import write_text
 from mechplateau.runs.writer import read_json
 from mechplateau.training.loop import torch_threads
-from mechplateau.training.sweep import terminable
+from mechplateau.training.sweep import stop_with_parent, terminable
 
 SPLITS: Mapping[Scale, Mapping[str, Mapping[str, int]]] = {
     "paper": {
@@ -52,19 +54,26 @@ def probe_curve(
     Args:
         run: a finished run.
         scale: whose splits.
-        jobs: checkpoints probed at a time.
+        jobs: checkpoints probed at a time; more than 1 for tasks that an installed package defines, since other
+            processes do not know one that a notebook does.
         on_step: called with each step once it is done.
 
     Returns:
         columns step, authors, ours, shuffled (ours, labels shuffled).
+
+    Raises:
+        UserError: a checkpoint cannot be read, the scale is unknown, or `jobs` is below 1.
     """
     from joblib import Parallel, delayed
 
+    checked_scale(scale)
+    if jobs < 1:
+        raise UserError(f"jobs: expected at least 1, got {jobs}")
     done = _read(run, scale)
     missing = [step for step in run.steps if step not in done]
     with terminable():
         found = Parallel(n_jobs=jobs, return_as="generator")(
-            delayed(_probe_at)(run.path, step, SPLITS[scale]) for step in missing
+            delayed(_probe_at)(run.path.resolve(), step, SPLITS[scale], os.getpid()) for step in missing
         )
         for step, accuracies in zip(missing, found, strict=True):
             done[step] = accuracies
@@ -90,9 +99,13 @@ def probe_numbers(run: Run, scale: Scale = "paper") -> Numbers:
     }
 
 
-def _probe_at(path: Path, step: int, splits: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+def _probe_at(
+    path: Path, step: int, splits: Mapping[str, Mapping[str, int]], asked_by: int
+) -> dict[str, float]:
     from threadpoolctl import threadpool_limits
 
+    if os.getpid() != asked_by:
+        stop_with_parent(asked_by)
     run = load_run(path)
     hook = f"blocks.{run.config.model.n_layers - 1}.hook_attn_out"
     most = max(split["sequences"] for split in splits.values())

@@ -11,13 +11,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mechplateau.config import RunConfig
+from mechplateau.config import SEEDS, RunConfig
 from mechplateau.errors import UserError
+from mechplateau.runs import load_run
 from mechplateau.runs.layout import Layout
 
 Scale = Literal["paper", "small"]
 SCALES: tuple[Scale, ...] = ("paper", "small")
 Settings = Mapping[str, Any]
+
+
+def checked_scale(name: str) -> Scale:
+    """The scale of this name.
+
+    Raises:
+        UserError: there is none.
+    """
+    for scale in SCALES:
+        if scale == name:
+            return scale
+    raise UserError(f"scale: expected {' or '.join(SCALES)}, got {name!r}")
+
 
 _FIFTH = 0.2
 _ENDS_EARLY: Settings = {"stop_past_solved": _FIFTH}
@@ -100,14 +114,20 @@ class Recipe:
         source = self.source(seed)
         if self.start is not None and source is not None:
             name, source_seed = source
+            if source_seed >= SEEDS:
+                raise NotReady(f"{self.name}: expected a seed below {SEEDS - self.later}, got {seed}")
             run = runs_dir / RECIPES[name].config(source_seed, scale, runs_dir).run_name
-            steps = Layout(run).checkpoint_steps()
-            if not steps or not is_finished(run):
+            if not is_finished(run):
                 raise NotReady(
                     f"{self.name} with seed {seed} starts from the finished run of {name} with seed {source_seed}; "
                     "train that first"
                 )
-            path = Layout(run).checkpoint(steps[-1])
+            path = Layout(run).checkpoint(load_run(run).reached)
+            if not path.is_file():
+                raise UserError(
+                    f"{path}: missing, and {self.name} starts from it; put a copy back, or delete the run's folder "
+                    "to train it again"
+                )
             data["interventions"] = [{"kind": "optimal_init", "parts": [self.start[1]], "source": str(path)}]
         return RunConfig.parse(data)
 

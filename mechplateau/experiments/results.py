@@ -42,9 +42,8 @@ def read_results(file: IO[str] | Path) -> pd.DataFrame:
 
 def line_of(recipe: str, seed: int, scale: Scale, run: Run, probed: Numbers | None = None) -> dict[str, Any]:
     """A finished run as a line of the table."""
-    sessions = run.environment.get("sessions")
     # Where the record was lost or spoilt, only the numbers are known.
-    last = sessions[-1] if isinstance(sessions, list) and sessions else {}
+    last = run.sessions[-1] if run.sessions else {}
     packages = last.get("packages", {})
     origin = {
         "recipe": recipe,

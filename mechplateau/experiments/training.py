@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mechplateau.config import RunConfig
-from mechplateau.errors import ConfigError, UserError
+from mechplateau.errors import UserError
 from mechplateau.experiments.figures import waves
 from mechplateau.experiments.recipes import RECIPES, NotReady, Scale, is_finished
 from mechplateau.runs import Run, load_run
@@ -72,7 +72,7 @@ def _opened(config: RunConfig, runs_dir: Path) -> Run:
     path = runs_dir / config.run_name
     try:
         run = load_run(path)
-    except ConfigError as error:
+    except UserError as error:
         raise UserError(f"{path}: cannot be read ({error}); delete the folder to train it again") from None
     # The hash, since where an optimal initialization was read from may be written in another way.
     if run.config.content_hash() != config.content_hash():

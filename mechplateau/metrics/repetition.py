@@ -72,8 +72,8 @@ def count_check(
     """Share of the target's values that occur in the output exactly as often as in the target.
 
     Per sequence the mean over the different values of its target, then the mean over sequences. 1 means
-    that every output sequence is a rearrangement of its target, right or wrong in order. For a
-    permutation, whose targets all hold the same values once each, this is the plain mean over values.
+    that every output sequence is a rearrangement of its target, right or wrong in order. Values that are in
+    neither do not count: over all tokens they would make any output look mostly right.
 
     Args:
         outputs: tokens the model gave, each below `vocab_size`.

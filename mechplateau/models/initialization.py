@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import torch
-from pydantic import BeforeValidator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor, nn
 
 from mechplateau.errors import CheckpointError, ConfigError
@@ -120,6 +120,10 @@ def parameter_shapes(model: ModelConfig, task: Task) -> dict[str, tuple[int, ...
     return shapes
 
 
+def _is_finite(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and bool(torch.isfinite(tensor).all())
+
+
 def content_hash(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 of names, shapes, dtypes and bytes, in the order of the names."""
     digest = hashlib.sha256()
@@ -137,7 +141,7 @@ class _FromFile(Intervention):
 
     source: str
     """A file of tensors by TransformerLens's names: a run's checkpoint, or a run's maps."""
-    sha256: str = ""
+    sha256: str = Field("", pattern="^([0-9a-f]{64})?$")
     """Of the tensors taken; filled in from the source where it is left out."""
 
     @model_validator(mode="before")
@@ -198,7 +202,8 @@ class _Freezing(Intervention):
             parameter.grad = None
 
         def undo() -> None:
-            for parameter in held:
+            while held:
+                parameter = held.pop()
                 parameter.holders -= 1  # type: ignore[attr-defined]
                 if parameter.holders == 0:  # type: ignore[attr-defined]
                     parameter.requires_grad_(True)
@@ -261,6 +266,8 @@ class OptimalInit(_FromFile, _Freezing):
             f"{name} is not in the source" for name in names_in(self.parts, shapes) if name not in taken
         ]
         for name, tensor in taken.items():
+            if not _is_finite(tensor):
+                problems.append(f"{name} holds other than finite real numbers")
             if name not in shapes:
                 problems.append(f"{name} of the source is not in this model")
             elif self.token_rows is not None and name in TOKEN_AXIS:
@@ -269,6 +276,13 @@ class OptimalInit(_FromFile, _Freezing):
                 problems.append(f"{name} has shape {list(tensor.shape)} there and {list(shapes[name])} here")
         if problems:
             raise ConfigError(f"source: {self.source} does not fit: {'; '.join(problems)}")
+
+    def conflict(self, other: Intervention) -> str | None:
+        if isinstance(other, OptimalInit):
+            both = set(self.tensors_if_there() or ()) & set(other.tensors_if_there() or ())
+            if both:
+                return f"sets the same tensors ({', '.join(sorted(both))}) as"
+        return super().conflict(other)
 
     def held(self, task: Task, model: ModelConfig) -> frozenset[str]:
         if not self.freeze:
@@ -338,12 +352,20 @@ class ImposedPattern(_FromFile):
             return
         here = [model.n_heads, task.n_input, task.n_input]
         there = {name: list(tensor.shape) for name, tensor in sorted(taken.items())}
+        if wrong := [name for name, tensor in sorted(taken.items()) if not _is_finite(tensor)]:
+            raise ConfigError(
+                f"source: {self.source}: {', '.join(wrong)} holds other than finite real numbers"
+            )
         if len(there) != model.n_layers or any(shape != here for shape in there.values()):
             shown = ", ".join(f"{name} {shape}" for name, shape in there.items())
             raise ConfigError(
                 f"source: {self.source} does not fit: it has {shown} (head, query, key); "
                 f"this model has {model.n_layers} layer(s) of {here}"
             )
+
+    def held(self, task: Task, model: ModelConfig) -> frozenset[str]:
+        # No gradient reaches them.
+        return frozenset(names_in(["blocks.*.attn.[Wb]_[KQ]"], parameter_shapes(model, task)))
 
     def attach(self, model: PlateauTransformer, task: Task) -> Handle:
         maps = self.tensors()

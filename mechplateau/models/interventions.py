@@ -122,6 +122,8 @@ class AttentionScale(Intervention):
     """0-based layers; null: every layer that has an Ω."""
 
     def check(self, task: Task, model: ModelConfig) -> None:
+        if self.layers == ():
+            raise ConfigError("layers: expected at least one layer, or null for every layer that has an Ω")
         for layer in self.layers or ():
             if not 0 <= layer < model.n_layers:
                 raise ConfigError(f"layers: expected layers from 0 to {model.n_layers - 1}, got {layer}")
@@ -130,6 +132,13 @@ class AttentionScale(Intervention):
             raise ConfigError(
                 f"kind: attention_scale needs one Ω for all sequences; that of {task.name} varies"
             )
+        scaled = scaled_entries(task, model.n_layers, None)
+        if not scaled:
+            raise ConfigError(f"kind: attention_scale needs an Ω; {task.name} states none")
+        for layer in self.layers or ():
+            if layer not in scaled:
+                known = ", ".join(str(other) for other in sorted(scaled))
+                raise ConfigError(f"layers: {task.name} has no Ω at layer {layer}; expected among {known}")
 
     def conflict(self, other: Intervention) -> str | None:
         if isinstance(other, AttentionScale) and self.overlaps(other):

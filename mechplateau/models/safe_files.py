@@ -36,6 +36,10 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     """
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; expected a checkpoint saved by torch or safetensors")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
     if path.suffix == ".safetensors":
         try:
             return load_file(path, device="cpu")

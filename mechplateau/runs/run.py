@@ -74,9 +74,15 @@ class Run:
         return self._layout.checkpoint_steps()
 
     @property
-    def environment(self) -> dict[str, Any]:
-        """Versions, machine and threads of each session."""
-        return read_json(self._layout.environment)
+    def sessions(self) -> tuple[dict[str, Any], ...]:
+        """Versions (`packages`), machine and threads of each session; none where the record is lost or damaged."""
+        sessions = read_json(self._layout.environment).get("sessions")
+        if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
+            return ()
+        return tuple(
+            {**session, "packages": packages if isinstance(packages := session.get("packages"), dict) else {}}
+            for session in sessions
+        )
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -167,11 +173,13 @@ def _opened(runs_dir: str | Path) -> dict[str, Run | UserError]:
     root = Path(runs_dir)
     opened: dict[str, Run | UserError] = {}
     for path in sorted(root.iterdir()) if root.is_dir() else []:
-        if (path / "config.yaml").is_file():
-            try:
+        try:
+            if (path / "config.yaml").is_file():
                 opened[path.name] = Run(path)
-            except UserError as problem:
-                opened[path.name] = problem
+        except UserError as problem:
+            opened[path.name] = problem
+        except PermissionError as error:
+            opened[path.name] = RunError(f"{path}: cannot be read ({error.strerror})")
     return opened
 
 

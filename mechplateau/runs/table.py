@@ -73,11 +73,18 @@ def read_table(path: Path) -> pd.DataFrame:
         RunError: the file is damaged.
     """
     try:
-        return pq.read_table(path).to_pandas()
+        found = pq.read_table(path).to_pandas()
+    except PermissionError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (pa.ArrowException, OSError) as error:
         raise RunError(
             f"{path}: damaged ({str(error).splitlines()[0]}); delete the run and run it again"
         ) from None
+    missing = [name for name in ("step", "loss") if name not in found]
+    if missing or found.empty:
+        what = f"without the column {missing[0]}" if missing else "without rows"
+        raise RunError(f"{path}: damaged ({what}); delete the run and run it again")
+    return found
 
 
 def _line(row: Mapping[str, Any]) -> str:

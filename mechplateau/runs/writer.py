@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
@@ -215,13 +215,20 @@ def checkpoint_description(config: RunConfig, step: int) -> dict[str, Any]:
 
 def status_of(layout: Layout) -> Status | None:
     """What the run's state file says; None where there is none."""
-    return read_json(layout.state).get("status")
+    status = read_json(layout.state).get("status")
+    return status if status in get_args(Status) else None
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, or an empty one where there is none."""
+    """A JSON object, or an empty one where there is none.
+
+    Raises:
+        RunError: it may not be read.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
+    except PermissionError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
     except (OSError, ValueError):
         return {}
     return data if isinstance(data, dict) else {}

@@ -126,7 +126,8 @@ def _run(
     tracker: Sequence[str],
 ) -> SweepResult:
     command = [sys.executable, "-m", "mechplateau", "train", "-", "--runs-dir", str(runs_dir)]
-    command += ["--threads", str(threads), "--device", device, "--quiet", "--with-parent"]
+    command += ["--threads", str(threads), "--device", device, "--quiet"]
+    command += ["--with-parent", str(os.getpid())]
     command += [part for name in tracker for part in ("--tracker", name)]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -159,10 +160,16 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def stop_with_parent() -> None:
-    """Ask Linux to send this process SIGTERM when its parent ends, however it ends: a run then saves and stops."""
+def stop_with_parent(parent: int) -> None:
+    """Ask Linux to send this process SIGTERM when its parent ends, however it ends: a run then saves and stops.
+
+    Args:
+        parent: its process number; where it has ended by now, SIGTERM comes at once.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            signal.raise_signal(signal.SIGTERM)
 
 
 def cores() -> int:

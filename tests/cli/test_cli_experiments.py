@@ -84,6 +84,42 @@ def test_ctrl_c_is_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err.strip() == "mechplateau: interrupted"
 
 
+def test_a_long_or_hostile_value_is_cut_and_shown_literally(monkeypatch, capsys):
+    from mechplateau import cli
+
+    monkeypatch.setattr(sys, "argv", ["mechplateau", "figures", "--scale", "\x1b[31m" + "x" * 9999])
+    with pytest.raises(SystemExit):
+        cli.main()
+    line = capsys.readouterr().err
+    assert "\x1b" not in line
+    assert r"\x1b[31mxxx" in line
+    assert len(line) < 2100
+    assert line.endswith(" …\n")
+
+
+def test_a_run_that_cannot_be_read_is_named(tmp_path, capsys):
+    from mechplateau.cli_experiments import claims
+
+    (tmp_path / "mws-1").mkdir()
+    (tmp_path / "mws-1" / "config.yaml").write_text("")
+    claims(scale="small", runs_dir=tmp_path)
+    assert capsys.readouterr().err.startswith("left out: mws-1: ")
+
+
+def test_a_child_whose_parent_is_gone_is_stopped(monkeypatch):
+    import os
+    import signal
+
+    from mechplateau.training.sweep import stop_with_parent
+
+    sent = []
+    monkeypatch.setattr(signal, "raise_signal", sent.append)
+    stop_with_parent(os.getppid())
+    assert sent == []
+    stop_with_parent(os.getppid() + 1)
+    assert sent == [signal.SIGTERM]
+
+
 def test_what_was_reduced_is_a_line_a_setting(capsys):
     from mechplateau.cli_experiments import _print_reduced
 

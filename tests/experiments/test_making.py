@@ -7,6 +7,7 @@ import json
 import pandas as pd
 import pytest
 
+from mechplateau.errors import UserError
 from mechplateau.experiments import making, probes
 from mechplateau.experiments.claims import CLAIMS
 from mechplateau.experiments.drawing import draw, over_seeds
@@ -56,6 +57,20 @@ def test_several_seeds_give_median_and_spread(toy, runs_dir, tmp_path):
     made = make_figure(FIGURES[17], scale="small", seeds=range(3), runs_dir=runs_dir, out=tmp_path)
     assert all(len(outcome.values) == 3 for outcome in made.outcomes if outcome.verdict != "undefined")
     assert set(pd.read_parquet(made.files[2])["seed"]) == {0, 1, 2}
+
+
+def test_what_is_asked_is_checked_before_anything_is_trained(tmp_path):
+    options = {"runs_dir": str(tmp_path / "runs"), "out": str(tmp_path / "out")}
+    with pytest.raises(UserError, match="scale: expected paper or small, got 'x'"):
+        make_figure(FIGURES[17], scale="x", **options)
+    with pytest.raises(UserError, match="seeds: expected at least one"):
+        make_figure(FIGURES[17], seeds=[], **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_seed_named_twice_is_one(toy, runs_dir, tmp_path):
+    made = make_figure(FIGURES[17], scale="small", seeds=[0, 0], runs_dir=str(runs_dir), out=str(tmp_path))
+    assert all(outcome.runs == 1 for outcome in made.outcomes)
 
 
 def test_the_probe_is_kept_beside_the_run(toy, runs_dir, tmp_path, monkeypatch):
@@ -151,3 +166,5 @@ def test_probes_are_the_same_however_many_run_at_a_time(toy, runs_dir, tmp_path)
         == made.outcomes
     )
     assert json.loads(path.read_text()) == record
+    with pytest.raises(UserError, match="jobs: expected at least 1, got 0"):
+        probes.probe_curve(run, "small", jobs=0)

@@ -94,6 +94,25 @@ def test_finished_runs_are_reused(toy, tmp_path, monkeypatch):
     assert set(finished_runs("mws-init-MLP-other", range(4), "small", Path("."))) == {1}
 
 
+def test_a_source_without_its_last_checkpoint_is_no_source(toy, tmp_path):
+    (run,) = ensure(["mws"], [0], "small", runs_dir=tmp_path)["mws"]
+    run.checkpoint_path("after").unlink()
+    assert len(run.steps) > 1
+    with pytest.raises(
+        UserError, match=r"missing, and mws-init-KQ starts from it; put a copy back, or delete"
+    ):
+        ensure(["mws-init-KQ"], [0], "small", runs_dir=tmp_path)
+
+
+def test_the_last_seed_has_no_next(toy, tmp_path):
+    last = 2**31 - 1
+    ensure(["mws"], [last], "small", runs_dir=tmp_path)
+    assert set(finished_runs("mws", [last], "small", tmp_path)) == {last}
+    assert finished_runs("mws-init-MLP-other", [last], "small", tmp_path) == {}
+    with pytest.raises(NotReady, match=f"expected a seed below {last}, got {last}"):
+        RECIPES["mws-init-MLP-other"].config(last, "small", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import CheckpointError, ConfigError
@@ -267,11 +268,68 @@ def test_freezing_everything_together_is_refused():
     with pytest.raises(ConfigError) as caught:
         RunConfig.for_task("mws", interventions=[blocks, {"kind": "freeze", "parts": rest, "start": 3}])
     assert str(caught.value) == (
-        "interventions.1.parts: every tensor would be frozen together with interventions.0 and nothing trained; "
-        "name fewer"
+        "interventions.1: every tensor would be frozen together with interventions.0 and nothing trained; "
+        "name fewer parts"
     )
     one_after_the_other = [{**blocks, "stop": 3}, {"kind": "freeze", "parts": rest, "start": 3}]
     assert len(RunConfig.for_task("mws", interventions=one_after_the_other).interventions) == 2
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda t: t * float("nan"), lambda t: t.to(torch.int32), lambda t: t.to(torch.complex64)]
+)
+def test_only_finite_real_numbers_are_taken(tmp_path, source, spoil):
+    for kind, file, name in (
+        ("optimal_init", source.checkpoint_path(), "embed.W_E"),
+        ("imposed_pattern", source.maps_path(), "pattern.L0"),
+    ):
+        tensors = load_file(file)
+        save_file({**tensors, name: spoil(tensors[name])}, tmp_path / "spoilt.safetensors")
+        fields = {"parts": "tokens"} if kind == "optimal_init" else {}
+        with pytest.raises(ConfigError, match=rf"source: .*{name} holds other than finite real numbers"):
+            tiny(interventions=[{"kind": kind, "source": str(tmp_path / "spoilt.safetensors"), **fields}])
+
+
+def test_one_tensor_is_taken_once(source):
+    both = [optimal(source, parts="KQ"), optimal(source, parts=["positions", "unembedding"])]
+    with pytest.raises(
+        ConfigError, match=r"interventions\.1: sets the same tensors \(pos_embed\.W_pos\) as interventions\.0"
+    ):
+        tiny(interventions=both)
+    assert len(tiny(interventions=[both[0], optimal(source, parts="unembedding")]).interventions) == 2
+
+
+def test_a_hash_is_a_hash(source):
+    with pytest.raises(ConfigError, match=r"interventions\.0\.sha256: .*pattern"):
+        tiny(interventions=[optimal(source, parts="KQ", sha256="abc")])
+
+
+def test_something_is_trained_where_no_gradient_or_update_comes(source):
+    """An imposed pattern leaves queries and keys without a gradient, the authors' Muon the final LayerNorm without
+    an update."""
+    imposed = {"kind": "imposed_pattern", "source": str(source.maps_path())}
+    rest = ["MLP", "blocks.*.attn.[Wb]_[VO]", "embeddings", "ln1"]
+    with pytest.raises(ConfigError, match=r"interventions\.1: every tensor would be frozen together with"):
+        tiny(interventions=[imposed, {"kind": "freeze", "parts": rest}])
+    assert tiny(interventions=[imposed, {"kind": "freeze", "parts": rest[1:]}])
+    frozen = {"kind": "freeze", "parts": ["blocks.*", "tokens", "positions", "unembedding"]}
+    muon = {"optimizer": "muon", "muon_ln_final": False}
+    with pytest.raises(ConfigError, match=r"interventions\.0: every tensor would be frozen and nothing"):
+        tiny(training=muon, interventions=[frozen])
+    assert tiny(training={"optimizer": "muon"}, interventions=[frozen])
+
+
+def test_taking_off_twice_is_taking_off_once():
+    config = tiny()
+    model = build_model(config.model, vocab_size=config.task.vocab_size, n_ctx=config.task.n_ctx)
+    frozen = Freeze(parts=("tokens",))
+    first = frozen.attach(model, config.task)
+    first.remove()
+    first.remove()
+    second = frozen.attach(model, config.task)
+    assert not model.embed.W_E.requires_grad
+    second.remove()
+    assert model.embed.W_E.requires_grad
 
 
 def test_where_the_source_lies_does_not_count_for_the_hash(tmp_path):

@@ -270,7 +270,7 @@ def test_an_incomplete_optimizer_is_not_gone_on_with(tmp_path):
     tensors.pop("optimizer.0.exp_avg")
     save_tensors(path, tensors, {name: value for name, value in description.items() if name != "format"})
     resumed = train(CONFIG, runs_dir=tmp_path)
-    assert resumed.environment["sessions"][-1]["resumed_from"] is None
+    assert resumed.sessions[-1]["resumed_from"] is None
     assert torch.equal(resumed.weights()["embed.W_E"], whole.weights()["embed.W_E"])
 
 
@@ -307,6 +307,50 @@ def test_a_finished_run_without_its_table_says_so(copied):
     (copied / "metrics.parquet").unlink()
     with pytest.raises(RunError, match=r"metrics\.parquet: missing"):
         _ = load_run(copied).metrics
+
+
+@pytest.mark.parametrize(
+    ("table", "what"),
+    [
+        (pd.DataFrame({"step": [0]}), "without the column loss"),
+        (pd.DataFrame({"loss": [0.1]}), "without the column step"),
+        (pd.DataFrame({"step": [], "loss": []}), "without rows"),
+    ],
+)
+def test_a_table_that_lacks_what_every_table_has_is_damaged(copied, table, what):
+    table.to_parquet(copied / "metrics.parquet")
+    with pytest.raises(RunError, match=rf"metrics\.parquet: damaged \({what}\)"):
+        _ = load_run(copied).metrics
+
+
+@pytest.mark.parametrize("record", ["[]", '{"sessions": 3}', '{"sessions": [5]}', "no json"])
+def test_a_damaged_record_of_sessions_is_none(copied, record):
+    (copied / "environment.json").write_text(record)
+    assert load_run(copied).sessions == ()
+
+
+def test_sessions_always_have_packages_and_a_status_is_a_known_one(copied):
+    (copied / "environment.json").write_text('{"sessions": [{"packages": null, "threads": 1}]}')
+    assert load_run(copied).sessions == ({"packages": {}, "threads": 1},)
+    (copied / "state.json").write_text('{"status": ["finished"]}')
+    assert load_run(copied).status is None
+
+
+def test_what_may_not_be_read_is_not_called_damaged(copied, monkeypatch):
+    from pathlib import Path
+
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(pq, "read_table", refused)
+    with pytest.raises(RunError, match=r"metrics\.parquet: cannot be read \(Permission denied\)"):
+        _ = load_run(copied).metrics
+    run = load_run(copied)
+    monkeypatch.setattr(Path, "read_text", refused)
+    with pytest.raises(RunError, match=r"state\.json: cannot be read \(Permission denied\)"):
+        _ = run.status
+    monkeypatch.setattr(Path, "is_file", refused)
+    assert unreadable_runs(copied.parent)[copied.name].endswith("cannot be read (Permission denied)")
 
 
 def test_an_old_file_survives_a_failed_write(tmp_path):

@@ -239,7 +239,7 @@ def test_threads_are_restored_and_recorded(tmp_path, config):
     before = torch.get_num_threads()
     run = train(config, runs_dir=tmp_path, threads=2)
     assert torch.get_num_threads() == before
-    assert run.environment["sessions"][0]["threads"] == 2
+    assert run.sessions[0]["threads"] == 2
     for threads in (0, -1, 10**11):
         with pytest.raises(UserError, match=f"threads: expected 1 to 1024, got {threads}"):
             train(tiny(seed=9), runs_dir=tmp_path, threads=threads)

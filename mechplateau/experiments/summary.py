@@ -15,8 +15,8 @@
 | accuracy_end | accuracy of generation at the last step |
 | solved_at | first measured step with an accuracy of at least 0.95 |
 | partial_at | first of three measured steps in a row at which the loss of the partial solution's outputs, mean over |
-| | them, is at most a tenth of what it was at step 0 (teacher-forced: a final carry that is known is wrong in |
-| | generation for as long as the digits before it are) |
+| | them, is at most half of their entropy in the data, which is what knowing their frequencies costs (teacher-forced: |
+| | a final carry that is known is wrong in generation for as long as the digits before it are) |
 | partial_lead | 1 − partial_at / learned_at: how far ahead the partial solution is; where the run never learned, with |
 | | its last step in place of learned_at (a lower bound) |
 | others_then | accuracy of the other outputs at partial_at |
@@ -39,10 +39,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+import torch
 
 from mechplateau.metrics.plateau import Plateau, find_plateau
 from mechplateau.tasks import Task
@@ -50,8 +51,8 @@ from mechplateau.tasks import Task
 Numbers = dict[str, float | None]
 RIGHT = 0.95
 """Accuracy from which outputs count as learned."""
-KNOWN = 0.1
-"""Share of its first loss from which on a partial solution counts as known."""
+KNOWN = 0.5
+"""Share of its entropy from which on, as a loss, a partial solution counts as known."""
 
 
 def summarize(metrics: pd.DataFrame, task: Task) -> Numbers:
@@ -93,7 +94,7 @@ def _partial(metrics: pd.DataFrame, task: Task, steps: np.ndarray, learned: int 
     late = [r for r in range(task.n_outputs) if r not in early]
     if early and late:
         mean = np.mean([_column(metrics, f"loss_out_{r}") for r in early], axis=0)
-        known = mean <= KNOWN * mean[0]
+        known = mean <= KNOWN * _entropy(task, early)
         at = _first(steps[:-2], known[:-2] & known[1:-1] & known[2:])
         if at is not None:
             row = int(np.searchsorted(steps, at))
@@ -101,6 +102,13 @@ def _partial(metrics: pd.DataFrame, task: Task, steps: np.ndarray, learned: int 
     until = learned if learned is not None else int(steps[-1])
     lead = None if at is None or not until else 1 - at / until
     return {"partial_at": at, "partial_lead": lead, "others_then": others}
+
+
+def _entropy(task: Task, outputs: Sequence[int]) -> float:
+    """Entropy in nats of each of these outputs over the data, mean over them; of 65,536 sequences."""
+    tokens = task.sample(2**16, torch.Generator().manual_seed(0))[:, task.prompt_length :]
+    shares = [torch.bincount(tokens[:, r]).double() / len(tokens) for r in outputs]
+    return float(np.mean([torch.special.entr(share).sum() for share in shares]))
 
 
 def _collapse(

@@ -121,7 +121,9 @@ def _draw_panel(ax: Axes, panel: str, spec: FigureSpec, tables: Tables, handles:
             continue
         for place, column in enumerate(names):
             own_color, own_dash = _LINES[place % len(_LINES)] if single else (color, dash)
-            label = _label(panel, column) if single and len(names) > 1 else RECIPES[name].what
+            # One recipe is named in the title; its name may be too long for a panel.
+            alone = _label(panel, column) if len(names) > 1 else "model"
+            label = alone if single else RECIPES[name].what
             line = _draw_line(ax, runs, column, own_color, own_dash, label)
             handles.setdefault(label, line)
         if single and panel in ("repetition", "entropy"):

@@ -328,7 +328,7 @@ def _all_recipes() -> Iterable[Recipe]:
         yield _mws(
             schedule.replace("_", "-"),
             what,
-            {"training": {"steps": 800, "warmup_steps": 50}},
+            {"training": {"steps": 800, "warmup_steps": 20}},
             training={"steps": 1000, "schedule": schedule, "warmup_steps": 200, **_ENDS_EARLY},
             evaluation={"every": 5},
         )

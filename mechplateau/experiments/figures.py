@@ -154,10 +154,7 @@ FIGURES: Mapping[int, FigureSpec] = {spec.number: spec for spec in _SPECS}
 
 _SERIES = ("pythia-14m", "pythia-1b", "pythia-1.4b", "pythia-2.8b", "olmo2-7b")
 LANGUAGE_MODELS: Mapping[int, tuple[str, ...]] = {
-    8: tuple(
-        f"mechplateau llm {name}"
-        for name in ("pythia-14m", "pythia-1b", "pythia-1.4b", "pythia-2.8b", "olmo2-7b")
-    ),
+    8: tuple(f"mechplateau llm {name}" for name in _SERIES),
     23: ("mechplateau llm pythia-14m",),
     24: ("mechplateau llm pythia-1b",),
     25: ("mechplateau llm olmo2-7b",),

@@ -6,6 +6,7 @@ the clock). It never plots, and measuring never changes what is trained.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ from mechplateau.training.optimizers import build_optimizer, learning_rate, set_
 from mechplateau.training.seeding import generator_for
 from mechplateau.training.step import Reward, update
 from mechplateau.training.targets import AttentionTargets
+
+logger = logging.getLogger("mechplateau")
 
 MOST_THREADS = 1024
 SAVED_EVERY = 120.0
@@ -144,6 +147,7 @@ class _Trainer:
         self.attached: dict[Intervention, Handle] = {}
         self.saved_at = time.monotonic()
         self.solved: int | None = None
+        self.diverged = False
         for row in writer.rows:
             self._note_solved(row)
 
@@ -196,6 +200,15 @@ class _Trainer:
         if self.solved is None and accuracy is not None and accuracy >= SOLVED:
             self.solved = int(row["step"])
 
+    def _note_divergence(self, row: Mapping[str, Any]) -> None:
+        if row.get("loss") is None and not self.diverged:
+            self.diverged = True
+            logger.warning(
+                "%s: the loss at step %d is not a finite number: training has diverged; lower training.lr",
+                self.writer.layout.root,
+                self.step,
+            )
+
     def _measured(self) -> bool:
         return is_measured(self.step, self.config.evaluation.every, self.config.training.steps)
 
@@ -208,6 +221,7 @@ class _Trainer:
             row = self._measure()
             self.writer.append(row)
             self._note_solved(row)
+            self._note_divergence(row)
         if self.step in self.kept or self._ended():
             self._save(keep=True)
         elif time.monotonic() - self.saved_at >= SAVED_EVERY:

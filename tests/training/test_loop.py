@@ -64,6 +64,16 @@ def test_training_lowers_the_loss_on_an_easy_task(tmp_path):
     assert run.metrics["loss"].iloc[-1] < run.metrics["loss"].iloc[0] - 0.2
 
 
+def test_a_run_that_diverges_says_so_once(tmp_path, caplog):
+    run = train(tiny(training={"lr": 1e30}), runs_dir=tmp_path)
+    assert run.metrics["loss"].isna().sum() > 1
+    told = [record.getMessage() for record in caplog.records if "diverged" in record.getMessage()]
+    first = int(run.metrics.loc[run.metrics["loss"].isna(), "step"].iloc[0])
+    assert told == [
+        f"{run.path}: the loss at step {first} is not a finite number: training has diverged; lower training.lr"
+    ]
+
+
 def test_the_first_loss_is_that_of_a_uniform_guess(tmp_path, config):
     run = train(config, runs_dir=tmp_path)
     assert run.metrics["loss"].iloc[0] == pytest.approx(math.log(config.task.vocab_size), abs=0.02)

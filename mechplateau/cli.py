@@ -227,8 +227,9 @@ _LONGEST = 2000
 
 def _fail(message: str, code: int) -> NoReturn:
     # A value that is quoted may be megabytes long, or hold what a terminal takes for commands.
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split())[:_LONGEST])
-    print(f"mechplateau: {line}{' …' if len(message) > _LONGEST else ''}", file=sys.stderr)
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
+    shown = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
+    print(f"mechplateau: {shown}", file=sys.stderr)
     raise SystemExit(code)
 
 

@@ -105,9 +105,10 @@ def claims(
     from mechplateau.runs import unreadable_runs
 
     chosen = _scale(scale)
-    table = on_record() if runs_dir is None else found_in(_folder(runs_dir), chosen)
-    for name, reason in unreadable_runs(runs_dir).items() if runs_dir is not None else ():
-        print(f"left out: {name}: {reason}", file=sys.stderr)
+    if runs_dir is not None:
+        for name, reason in unreadable_runs(_folder(runs_dir)).items():
+            print(f"left out: {name}: {reason}", file=sys.stderr)
+    table = on_record() if runs_dir is None else found_in(runs_dir, chosen)
     outcomes = check_all(summaries_of(table, chosen), chosen)
     if markdown:
         print(markdown_table(outcomes, chosen))

@@ -189,6 +189,13 @@ class RunConfig(Config):
             for earlier, other in enumerate(self.interventions[:index]):
                 if problem := intervention.conflict(other) or other.conflict(intervention):
                     raise ValueError(f"interventions.{index}: {problem} interventions.{earlier}")
+                if both := intervention.initialized(self.task, self.model) & other.initialized(
+                    self.task, self.model
+                ):
+                    raise ValueError(
+                        f"interventions.{index}: sets the same tensors ({', '.join(sorted(both))}) as "
+                        f"interventions.{earlier}"
+                    )
         self._something_is_trained()
         return self
 
@@ -208,7 +215,7 @@ class RunConfig(Config):
                 )
                 raise ValueError(
                     f"interventions.{last}: every tensor would be frozen{with_others} and nothing "
-                    "trained; name fewer parts"
+                    "trained; hold fewer"
                 )
 
     @classmethod

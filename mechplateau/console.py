@@ -130,7 +130,7 @@ def print_runs(runs: Sequence[Run], unreadable: Mapping[str, str], runs_dir: Pat
     table = Table("run", "task", "seed", "state", "steps", "checkpoints", box=None, padding=(0, 2, 0, 0))
     for run in runs:
         try:
-            done = f"{run.reached}/{run.config.training.steps}"
+            done, status = f"{run.reached}/{run.config.training.steps}", run.status or "not begun"
         except RunError as problem:
             unreadable = {**unreadable, run.name: str(problem)}
             continue
@@ -139,7 +139,7 @@ def print_runs(runs: Sequence[Run], unreadable: Mapping[str, str], runs_dir: Pat
             escape(run.name),
             escape(f"{run.task.name} ({task})"),
             str(run.config.seed),
-            run.status or "not begun",
+            status,
             done,
             str(len(run.steps)),
         )

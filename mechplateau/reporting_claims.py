@@ -5,8 +5,8 @@ evaluation to the drop; a run without a plateau leaves them undecided. A claim i
 no partial solution known, a true output that repeats itself, no Ω, no pairs to compare. Definitions, with P and F the
 levels of the loss on the plateau and at the end:
 
-partial     A partial solution comes first. Number: r / drop, with r the first step from which every output of the
-            task's partial solution is right in at least 0.95 of the samples, three evaluations running.
+partial     A partial solution is generated first. Number: r / drop, with r the first step from which every output of
+            the task's partial solution is right in at least 0.95 of the samples, three evaluations running.
             Holds: ≤ 0.9, and the other outputs right in at most 0.5 of the samples at r. In generation, so that the
             final carry of a sum, written last, is right only once the digits before it are.
             Paper: y₀ of window sums is right after about 70 steps, drops at 155 to 205.
@@ -175,7 +175,7 @@ def _partial(run: _Run) -> Claim | None:
     if not outputs or not others:
         return None
     drop = run.plateau.drop
-    name = "A partial solution comes first"
+    name = "A partial solution is generated first"
     expected = (
         f"by {ranges.partial_by:g} of the way to the drop, others ≤ {ranges.others_below:g}; paper: about 0.4"
     )
@@ -235,10 +235,13 @@ def _collapse(run: _Run) -> Claim | None:
     column = max(peaks, key=lambda c: peaks[c][0])
     peak = peaks[column]
     at_drop = run.values(column)[run.early][-1]
+    group = column.removeprefix("cos_final").replace("_", " ")
     later = "" if np.isnan(at_drop) else f", {at_drop:.2f} at the drop"
     # Rounding may take the cosine of equal vectors a hair above 1.
     passed = low <= peak[0] <= max(high, 1 + 1e-6 if high >= 1 else high)
-    return Claim("collapse", name, expected, peak[0], f"{peak[0]:.3f} at step {peak[1]}{later}", bool(passed))
+    return Claim(
+        "collapse", name, expected, peak[0], f"{peak[0]:.3f}{group} at step {peak[1]}{later}", bool(passed)
+    )
 
 
 def _attention(run: _Run) -> Claim | None:

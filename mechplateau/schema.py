@@ -183,8 +183,11 @@ _ALTERNATIVE = re.compile(r"int|float|str|bool|(literal|tuple|list|function-\w+)
 def _one_line(cls: type[Config], error: ValidationError) -> str:
     problems = []
     for item in error.errors(include_url=False):
-        # Without pydantic's own names for the alternatives of a field, which come last.
-        location = ".".join(str(part) for part in item["loc"] if not _ALTERNATIVE.fullmatch(str(part)))
+        parts = [str(part) for part in item["loc"]]
+        # Pydantic's own name for an alternative of the field comes last.
+        if len(parts) > 1 and item["type"] != "extra_forbidden" and _ALTERNATIVE.fullmatch(parts[-1]):
+            parts.pop()
+        location = ".".join(parts)
         message = item["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
         if item["type"] == "extra_forbidden":
             allowed = ", ".join(_fields_at(cls, item["loc"][:-1]))

@@ -156,7 +156,13 @@ def _all_claims() -> Iterable[Claim]:
     )
     yield Claim(2, "the model ends right", "mws", "accuracy_end", 0.99, None, "1.0")
     yield Claim(
-        2, "the partial solution (y0) comes first", "mws", "partial_at", None, 90, "after about 70 steps"
+        2,
+        "the partial solution (y0) comes first",
+        "mws",
+        "partial_at",
+        None,
+        90,
+        "right after about 70 steps",
     )
     yield Claim(2, "… long before the drop", "mws", "partial_lead", 0.3, None)
     yield Claim(

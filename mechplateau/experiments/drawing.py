@@ -134,7 +134,8 @@ def _draw_panel(ax: Axes, panel: str, spec: FigureSpec, tables: Tables, handles:
 
 
 def columns_of(panel: str, table: pd.DataFrame, single: bool) -> list[str]:
-    """The columns that a panel shows: all that belong to it for a single recipe, else the one that stands for it."""
+    """The columns that a panel shows: all that belong to it for a single recipe, else the one that stands for it (in
+    the panel's own name, where it is not the same in all runs)."""
     names = list(table.columns)
     if panel in _STANDS_FOR and not single:
         return [panel]

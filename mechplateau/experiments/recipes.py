@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 from mechplateau.config import SEEDS, RunConfig
 from mechplateau.errors import UserError
-from mechplateau.runs import load_run
 from mechplateau.runs.layout import Layout
+from mechplateau.runs.writer import read_json, status_of
 
 Scale = Literal["paper", "small"]
 SCALES: tuple[Scale, ...] = ("paper", "small")
@@ -108,7 +108,7 @@ class Recipe:
         """The configuration.
 
         Raises:
-            NotReady: the run it starts from is not finished in `runs_dir`.
+            NotReady: the run it starts from is not finished in `runs_dir`, lacks its last checkpoint, or cannot be.
         """
         data = self.data(seed, scale)
         source = self.source(seed)
@@ -122,9 +122,10 @@ class Recipe:
                     f"{self.name} with seed {seed} starts from the finished run of {name} with seed {source_seed}; "
                     "train that first"
                 )
-            path = Layout(run).checkpoint(load_run(run).reached)
-            if not path.is_file():
-                raise UserError(
+            last = read_json(Layout(run).state).get("step")
+            path = Layout(run).checkpoint(last if isinstance(last, int) else 0)
+            if not last or not path.is_file():
+                raise NotReady(
                     f"{path}: missing, and {self.name} starts from it; put a copy back, or delete the run's folder "
                     "to train it again"
                 )
@@ -142,8 +143,6 @@ class NotReady(UserError):
 
 def is_finished(run: Path) -> bool:
     """Whether a run folder holds a finished run."""
-    from mechplateau.runs.writer import status_of
-
     return status_of(Layout(run)) == "finished"
 
 
@@ -242,7 +241,7 @@ def _all_recipes() -> Iterable[Recipe]:
     # The attention-output probe (figure 20) needs a checkpoint every 10 steps.
     yield _mws(
         "probe",
-        "moving window sum, kept every 10 steps",
+        "moving window sum, probed",
         checkpoints={"every": 10},
         # With eight inputs a probe finds most of the answer in the middle of the plateau.
         small={

@@ -20,7 +20,7 @@ from mechplateau.errors import UserError
 from mechplateau.experiments.recipes import RECIPES, Scale
 from mechplateau.experiments.summary import Numbers, rounded, summarize
 from mechplateau.experiments.training import finished_runs
-from mechplateau.runs import Run, list_runs
+from mechplateau.runs import Run, list_runs, unreadable_runs
 from mechplateau.runs.files import write_text
 
 KEY = ("recipe", "seed", "scale")
@@ -59,15 +59,17 @@ def line_of(recipe: str, seed: int, scale: Scale, run: Run, probed: Numbers | No
 
 
 def found_in(runs_dir: Path, scale: Scale, seeds: Sequence[int] | None = None) -> pd.DataFrame:
-    """The same table, of all finished runs of recipes in a folder, or of those with some seeds."""
+    """The same table, of all finished runs of recipes in a folder, or of those with some seeds; without those that
+    cannot be opened (`runs.unreadable_runs`)."""
     from mechplateau.experiments.probes import probe_numbers
 
+    unreadable = unreadable_runs(runs_dir)
     if seeds is None:
         seeds = sorted({run.config.seed for run in list_runs(runs_dir)})
     lines = [
         line_of(name, seed, scale, run, probe_numbers(run, scale))
         for name in RECIPES
-        for seed, run in finished_runs(name, seeds, scale, runs_dir).items()
+        for seed, run in finished_runs(name, seeds, scale, runs_dir, unreadable).items()
     ]
     return pd.DataFrame(lines, columns=None if lines else list(KEY))
 

@@ -15,8 +15,9 @@
 | accuracy_end | accuracy of generation at the last step |
 | solved_at | first measured step with an accuracy of at least 0.95 |
 | partial_at | first of three measured steps in a row at which the loss of the partial solution's outputs, mean over |
-| | them, is at most half of their entropy in the data, which is what knowing their frequencies costs (teacher-forced: |
-| | a final carry that is known is wrong in generation for as long as the digits before it are) |
+| | them, is at most half of their entropy in the data; that entropy is the loss of one who knows their frequencies |
+| | only. Teacher-forced: a final carry that is known is wrong in generation for as long as the digits before it are. |
+| | None where they never vary |
 | partial_lead | 1 − partial_at / learned_at: how far ahead the partial solution is; where the run never learned, with |
 | | its last step in place of learned_at (a lower bound) |
 | others_then | accuracy of the other outputs at partial_at |
@@ -94,7 +95,8 @@ def _partial(metrics: pd.DataFrame, task: Task, steps: np.ndarray, learned: int 
     late = [r for r in range(task.n_outputs) if r not in early]
     if early and late:
         mean = np.mean([_column(metrics, f"loss_out_{r}") for r in early], axis=0)
-        known = mean <= KNOWN * _entropy(task, early)
+        entropy = _entropy(task, early)
+        known = (mean <= KNOWN * entropy) & (entropy > 0)
         at = _first(steps[:-2], known[:-2] & known[1:-1] & known[2:])
         if at is not None:
             row = int(np.searchsorted(steps, at))
@@ -157,10 +159,12 @@ def collapse_column(metrics: pd.DataFrame) -> str:
     """The COS of final hidden states that stands for a run: where a task has several groups of outputs, the one that
     collapses furthest on the way (the first of equal ones); concatenated windows learn one group after the other."""
     steps, way = metrics["step"].to_numpy(), _course(metrics)[-1]
-    columns = [name for name in metrics.columns if name.startswith("cos_final")]
-    return max(
-        columns, key=lambda name: _peak(_column(metrics, name), steps, way)[0] or -1.0, default="cos_final"
-    )
+    peaks = {
+        name: -np.inf if (peak := _peak(_column(metrics, name), steps, way)[0]) is None else peak
+        for name in metrics.columns
+        if name.startswith("cos_final")
+    }
+    return max(peaks, key=lambda name: peaks[name], default="cos_final")
 
 
 def progress_column(metrics: pd.DataFrame) -> str | None:

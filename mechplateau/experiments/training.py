@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 
 from mechplateau.config import RunConfig
-from mechplateau.errors import UserError
+from mechplateau.errors import ConfigError, UserError
 from mechplateau.experiments.figures import waves
 from mechplateau.experiments.recipes import RECIPES, NotReady, Scale, is_finished
 from mechplateau.runs import Run, load_run
@@ -54,15 +54,17 @@ def ensure(
     }
 
 
-def finished_runs(name: str, seeds: Sequence[int], scale: Scale, runs_dir: Path) -> dict[int, Run]:
-    """Seed → the finished run of a recipe, of those there are."""
+def finished_runs(
+    name: str, seeds: Sequence[int], scale: Scale, runs_dir: Path, without: Container[str] = ()
+) -> dict[int, Run]:
+    """Seed → the finished run of a recipe, of those there are; those in folders of these names are left out."""
     found: dict[int, Run] = {}
     for seed in seeds:
         try:
             config = RECIPES[name].config(seed, scale, runs_dir)
         except NotReady:
             continue
-        if is_finished(runs_dir / config.run_name):
+        if config.run_name not in without and is_finished(runs_dir / config.run_name):
             found[seed] = _opened(config, runs_dir)
     return found
 
@@ -72,7 +74,7 @@ def _opened(config: RunConfig, runs_dir: Path) -> Run:
     path = runs_dir / config.run_name
     try:
         run = load_run(path)
-    except UserError as error:
+    except ConfigError as error:
         raise UserError(f"{path}: cannot be read ({error}); delete the folder to train it again") from None
     # The hash, since where an optimal initialization was read from may be written in another way.
     if run.config.content_hash() != config.content_hash():

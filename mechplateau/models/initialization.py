@@ -277,12 +277,10 @@ class OptimalInit(_FromFile, _Freezing):
         if problems:
             raise ConfigError(f"source: {self.source} does not fit: {'; '.join(problems)}")
 
-    def conflict(self, other: Intervention) -> str | None:
-        if isinstance(other, OptimalInit):
-            both = set(self.tensors_if_there() or ()) & set(other.tensors_if_there() or ())
-            if both:
-                return f"sets the same tensors ({', '.join(sorted(both))}) as"
-        return super().conflict(other)
+    def initialized(self, task: Task, model: ModelConfig) -> frozenset[str]:
+        names = names_in(self.parts, parameter_shapes(model, task))
+        # Rows of an embedding may come from one source each.
+        return frozenset(name for name in names if self.token_rows is None or name not in TOKEN_AXIS)
 
     def held(self, task: Task, model: ModelConfig) -> frozenset[str]:
         if not self.freeze:

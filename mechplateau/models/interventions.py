@@ -79,6 +79,10 @@ class Intervention(Config):
         """Names of the parameters that are not trained while it is in effect."""
         return frozenset()
 
+    def initialized(self, task: Task, model: ModelConfig) -> frozenset[str]:
+        """Names of the parameters that it sets as a whole when it begins."""
+        return frozenset()
+
     def progress_weight(self, step: int) -> float:
         """What the update from `step` on takes off its loss for each unit of attention progress."""
         return 0.0
@@ -132,9 +136,11 @@ class AttentionScale(Intervention):
             raise ConfigError(
                 f"kind: attention_scale needs one Ω for all sequences; that of {task.name} varies"
             )
-        scaled = scaled_entries(task, model.n_layers, None)
+        scaled = {layer for layer, mask in scaled_entries(task, model.n_layers, None).items() if mask.any()}
         if not scaled:
-            raise ConfigError(f"kind: attention_scale needs an Ω; {task.name} states none")
+            raise ConfigError(
+                f"kind: attention_scale needs an Ω beside the partial solution's; this {task.name} has none"
+            )
         for layer in self.layers or ():
             if layer not in scaled:
                 known = ", ".join(str(other) for other in sorted(scaled))

@@ -16,7 +16,7 @@ from mechplateau.runs import table
 from mechplateau.runs.checkpoints import read_tensors
 from mechplateau.runs.layout import Layout
 from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases
-from mechplateau.runs.writer import Status, read_json, status_of
+from mechplateau.runs.writer import Status, sessions_of, status_of
 from mechplateau.schema import read_yaml
 from mechplateau.tasks import Task
 
@@ -76,12 +76,9 @@ class Run:
     @property
     def sessions(self) -> tuple[dict[str, Any], ...]:
         """Versions (`packages`), machine and threads of each session; none where the record is lost or damaged."""
-        sessions = read_json(self._layout.environment).get("sessions")
-        if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
-            return ()
         return tuple(
             {**session, "packages": packages if isinstance(packages := session.get("packages"), dict) else {}}
-            for session in sessions
+            for session in sessions_of(self._layout)
         )
 
     @cached_property

@@ -89,15 +89,14 @@ class RunWriter:
 
     def recorded_threads(self) -> int | None:
         """CPU threads of the run's earlier sessions: a resumed run must use as many to stay equal to the bit."""
-        sessions = read_json(self.layout.environment).get("sessions", [])
-        threads = sessions[-1].get("threads") if isinstance(sessions, list) and sessions else None
+        sessions = sessions_of(self.layout)
+        threads = sessions[-1].get("threads") if sessions else None
         return threads if isinstance(threads, int) and threads > 0 else None
 
     def begin(self, environment: Mapping[str, Any]) -> None:
         """Note the start of a session."""
-        record = read_json(self.layout.environment)
         session = {"started": _now(), "resumed_from": self.resume_step, **environment}
-        write_text(self.layout.environment, _json({"sessions": [*record.get("sessions", []), session]}))
+        write_text(self.layout.environment, _json({"sessions": [*sessions_of(self.layout), session]}))
         self._set_state("running", self.resume_step or 0)
 
     def append(self, row: Mapping[str, float | int | None]) -> None:
@@ -141,10 +140,9 @@ class RunWriter:
     def finish(self, step: int, environment: Mapping[str, Any]) -> None:
         """Compact the table, note the end (at `step`) and what was used, and delete what was kept to go on from."""
         table.compact(self.layout.metrics, self._rows)
-        record = read_json(self.layout.environment)
-        if record.get("sessions"):
-            record["sessions"][-1] |= {**environment, "finished": _now()}
-            write_text(self.layout.environment, _json(record))
+        if sessions := sessions_of(self.layout):
+            sessions[-1] |= {**environment, "finished": _now()}
+            write_text(self.layout.environment, _json({"sessions": sessions}))
         self._set_state("finished", step)
         self.finished = True
         with suppress(OSError):  # only leftovers: the run is complete whether they go or stay
@@ -217,6 +215,14 @@ def status_of(layout: Layout) -> Status | None:
     """What the run's state file says; None where there is none."""
     status = read_json(layout.state).get("status")
     return status if status in get_args(Status) else None
+
+
+def sessions_of(layout: Layout) -> list[dict[str, Any]]:
+    """What the record of sessions says of each; none where it is lost or damaged."""
+    sessions = read_json(layout.environment).get("sessions")
+    if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
+        return []
+    return sessions
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -147,7 +147,7 @@ class _Trainer:
         self.attached: dict[Intervention, Handle] = {}
         self.saved_at = time.monotonic()
         self.solved: int | None = None
-        self.diverged = False
+        self.diverged = any(row.get("loss") is None for row in writer.rows)
         for row in writer.rows:
             self._note_solved(row)
 
@@ -204,7 +204,7 @@ class _Trainer:
         if row.get("loss") is None and not self.diverged:
             self.diverged = True
             logger.warning(
-                "%s: the loss at step %d is not a finite number: training has diverged; lower training.lr",
+                "%s: the loss at step %d is not a finite number: training has diverged",
                 self.writer.layout.root,
                 self.step,
             )

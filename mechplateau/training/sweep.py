@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mechplateau.config import RunConfig
-from mechplateau.errors import ConfigError
+from mechplateau.errors import ConfigError, UserError
 from mechplateau.runs.layout import Layout
 from mechplateau.runs.writer import status_of
 from mechplateau.schema import override
@@ -96,7 +96,13 @@ def sweep(
 
     def one(config: RunConfig) -> SweepResult:
         path = runs_dir / config.run_name
-        if status_of(Layout(path)) == "finished":
+        try:
+            finished = status_of(Layout(path)) == "finished"
+        except UserError as error:
+            result = SweepResult(config, path, "failed", str(error))
+            on_result(result)
+            return result
+        if finished:
             result = SweepResult(config, path, "skipped")
         elif stopping.is_set():
             return SweepResult(config, path, "failed", "interrupted")

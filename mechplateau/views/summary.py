@@ -35,7 +35,7 @@ class KeyNumbers:
         onset: first step of the plateau.
         drop: step of the drop.
         plateau_level: loss on the plateau (nats).
-        peak_cos: peak of COS at the final hidden state (the first group, where a task has several).
+        peak_cos: peak of COS at the final hidden state (of several groups of outputs, in the one where it is highest).
         peak_repetition: peak of ρ of the model's outputs.
         apm_start: attention progress at the first evaluation step (first target).
         apm_drop: attention progress at the drop.
@@ -65,7 +65,9 @@ def key_numbers(view: RunView) -> KeyNumbers:
     metrics = view.metrics
     plateau = view.plateau if view.plateau is not None and view.plateau.found else None
     drop = plateau.drop if plateau else None
-    cos = next((c for c in cos_columns(metrics) if defined(metrics, c)), None)
+    places = [c for c in cos_columns(metrics) if defined(metrics, c)]
+    finals = [c for c in places if c.startswith("cos_final")]
+    cos = max(finals or places[:1], key=lambda c: float(np.nanmax(series(metrics, c))), default=None)
     apm = next((c for c in apm_columns(metrics) if defined(metrics, c)), None)
     return KeyNumbers(
         onset=plateau.onset if plateau else None,

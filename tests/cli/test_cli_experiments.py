@@ -87,23 +87,38 @@ def test_ctrl_c_is_one_line(monkeypatch, capsys):
 def test_a_long_or_hostile_value_is_cut_and_shown_literally(monkeypatch, capsys):
     from mechplateau import cli
 
-    monkeypatch.setattr(sys, "argv", ["mechplateau", "figures", "--scale", "\x1b[31m" + "x" * 9999])
+    monkeypatch.setattr(
+        sys, "argv", ["mechplateau", "figures", "--scale", "\x1b" * 999 + "[31m" + "x" * 9999]
+    )
     with pytest.raises(SystemExit):
         cli.main()
     line = capsys.readouterr().err
     assert "\x1b" not in line
-    assert r"\x1b[31mxxx" in line
+    assert r"\x1b\x1b" in line
     assert len(line) < 2100
     assert line.endswith(" …\n")
 
 
 def test_a_run_that_cannot_be_read_is_named(tmp_path, capsys):
     from mechplateau.cli_experiments import claims
+    from mechplateau.experiments.recipes import RECIPES
+    from mechplateau.runs import RunWriter
 
-    (tmp_path / "mws-1").mkdir()
-    (tmp_path / "mws-1" / "config.yaml").write_text("")
+    names = []
+    for recipe in ("copy", "reverse"):
+        writer = RunWriter(RECIPES[recipe].config(0, "small", tmp_path), tmp_path)
+        row = {"step": 0, "loss": 1.0, "accuracy": 1.0}
+        writer.begin({})
+        writer.append(row)
+        writer.finish(0, {})
+        writer.close()
+        names.append(writer.layout.root.name)
+    (tmp_path / names[0] / "config.yaml").write_text("")
     claims(scale="small", runs_dir=tmp_path)
-    assert capsys.readouterr().err.startswith("left out: mws-1: ")
+    out, err = capsys.readouterr()
+    assert err.startswith(f"left out: {names[0]}: ")
+    assert len(err.splitlines()) == 1
+    assert "undefined" in out  # reverse, whose one row says little, was looked at
 
 
 def test_a_child_whose_parent_is_gone_is_stopped(monkeypatch):

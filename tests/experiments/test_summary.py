@@ -122,6 +122,8 @@ def test_a_partial_solution_is_known_where_its_loss_stays_low():
     never = summarize(table(loss_out_0=0.9 + 0 * steps), TASK)
     assert (never["partial_at"], never["partial_lead"], never["others_then"]) == (None, None, None)
     assert summarize(table(loss_out_0=dips).head(2), TASK)["partial_at"] is None
+    constant = MovingWindowSum(n=3, k=2, p=7, max_num=1)
+    assert summarize(table(loss_out_0=0 * steps), constant)["partial_at"] is None
 
 
 def test_of_several_groups_the_one_that_collapses_furthest_before_learning():
@@ -137,6 +139,8 @@ def test_of_several_groups_the_one_that_collapses_furthest_before_learning():
     assert (numbers["cos_first"], numbers["cos_learned"], numbers["cos_end"]) == (0.7, 0.7, 0.7)
     assert numbers["cos_peak_L0_resid_mid"] == 0.5
     assert not [name for name in numbers if name.endswith(("_w1", "_w3"))]
+    # 0 is a value: that of a zero vector.
+    assert collapse_column(table(cos_final=-0.3, cos_final_w2=0.0)) == "cos_final_w2"
     # All outputs together have the group without a name.
     alone = grouped.assign(cos_final=1.0, cos_L0_resid_mid=0.1, cos_L0_resid_mid_w1=0.2)
     assert collapse_column(alone) == "cos_final"

@@ -269,7 +269,7 @@ def test_freezing_everything_together_is_refused():
         RunConfig.for_task("mws", interventions=[blocks, {"kind": "freeze", "parts": rest, "start": 3}])
     assert str(caught.value) == (
         "interventions.1: every tensor would be frozen together with interventions.0 and nothing trained; "
-        "name fewer parts"
+        "hold fewer"
     )
     one_after_the_other = [{**blocks, "stop": 3}, {"kind": "freeze", "parts": rest, "start": 3}]
     assert len(RunConfig.for_task("mws", interventions=one_after_the_other).interventions) == 2

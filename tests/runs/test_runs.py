@@ -329,6 +329,15 @@ def test_a_damaged_record_of_sessions_is_none(copied, record):
     assert load_run(copied).sessions == ()
 
 
+@pytest.mark.parametrize("record", ['{"sessions": 3}', '{"sessions": [5]}'])
+def test_a_run_goes_on_beside_a_damaged_record_of_sessions(tmp_path, record):
+    path = interrupted(tmp_path)
+    (path / "environment.json").write_text(record)
+    run = train(CONFIG, runs_dir=tmp_path)
+    assert run.status == "finished"
+    assert len(run.sessions) == 1
+
+
 def test_sessions_always_have_packages_and_a_status_is_a_known_one(copied):
     (copied / "environment.json").write_text('{"sessions": [{"packages": null, "threads": 1}]}')
     assert load_run(copied).sessions == ({"packages": {}, "threads": 1},)

@@ -69,9 +69,7 @@ def test_a_run_that_diverges_says_so_once(tmp_path, caplog):
     assert run.metrics["loss"].isna().sum() > 1
     told = [record.getMessage() for record in caplog.records if "diverged" in record.getMessage()]
     first = int(run.metrics.loc[run.metrics["loss"].isna(), "step"].iloc[0])
-    assert told == [
-        f"{run.path}: the loss at step {first} is not a finite number: training has diverged; lower training.lr"
-    ]
+    assert told == [f"{run.path}: the loss at step {first} is not a finite number: training has diverged"]
 
 
 def test_the_first_loss_is_that_of_a_uniform_guess(tmp_path, config):

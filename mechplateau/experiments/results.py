@@ -1,8 +1,8 @@
 """Results on record: one line a run, with where it comes from and its numbers.
 
 `results/runs.csv` holds the paper-size runs that the project's own claims table is made of. Columns: recipe, seed,
-scale; config_hash and versions; machine; then the numbers of `summary`, empty where
-undefined, and where the run was recorded before there was that number.
+scale; config_hash and versions; machine; then the numbers of `summary`, empty where undefined, and where the run was
+recorded before the number was defined as it is.
 """
 
 from __future__ import annotations

@@ -188,9 +188,15 @@ def by_output(metrics: pd.DataFrame, prefix: str) -> tuple[tuple[str, ...], tupl
 
 
 def cos_columns(metrics: pd.DataFrame) -> tuple[str, ...]:
-    """COS columns, the final hidden state's first."""
+    """COS columns, the final hidden state's first; of several groups of outputs, the one that collapses furthest."""
     columns = [c for c in _matching(metrics, r"cos_.+") if not re.fullmatch(r"cos_out_\d+", c)]
-    return tuple(sorted(columns, key=lambda c: not c.startswith("cos_final")))
+
+    def rank(column: str) -> tuple[bool, float]:
+        if column.startswith("cos_final") and defined(metrics, column):
+            return False, -float(np.nanmax(series(metrics, column)))
+        return not column.startswith("cos_final"), np.inf
+
+    return tuple(sorted(columns, key=rank))
 
 
 def apm_columns(metrics: pd.DataFrame) -> tuple[str, ...]:

@@ -65,9 +65,7 @@ def key_numbers(view: RunView) -> KeyNumbers:
     metrics = view.metrics
     plateau = view.plateau if view.plateau is not None and view.plateau.found else None
     drop = plateau.drop if plateau else None
-    places = [c for c in cos_columns(metrics) if defined(metrics, c)]
-    finals = [c for c in places if c.startswith("cos_final")]
-    cos = max(finals or places[:1], key=lambda c: float(np.nanmax(series(metrics, c))), default=None)
+    cos = next((c for c in cos_columns(metrics) if defined(metrics, c)), None)
     apm = next((c for c in apm_columns(metrics) if defined(metrics, c)), None)
     return KeyNumbers(
         onset=plateau.onset if plateau else None,

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mechplateau.views import PlateauView, RunView, key_numbers, verdict
-from mechplateau.views.columns import by_output, location_label, output_maps, panels
+from mechplateau.views.columns import by_output, cos_columns, location_label, output_maps, panels
 
 TABLE = pd.DataFrame(
     {
@@ -96,3 +96,17 @@ def test_paper_run(make_view: Callable[..., RunView]) -> None:
     assert numbers.peak_cos.value > 0.97
     assert numbers.peak_cos.step < 191
     assert numbers.final_accuracy == 1.0
+
+
+def test_the_group_that_collapses_furthest_comes_first():
+    metrics = pd.DataFrame(
+        {
+            "step": [0, 1],
+            "cos_L0_resid_pre": [1.0, 1.0],
+            "cos_final": [0.1, 0.5],
+            "cos_final_w1": [np.nan, np.nan],
+            "cos_final_w3": [0.9, 0.2],
+            "cos_out_0": [1.0, 1.0],
+        }
+    )
+    assert cos_columns(metrics) == ("cos_final_w3", "cos_final", "cos_final_w1", "cos_L0_resid_pre")

@@ -107,13 +107,14 @@ def _probe_at(
     if os.getpid() != asked_by:
         stop_with_parent(asked_by)
     run = load_run(path)
+    model = run.model(step)
     hook = f"blocks.{run.config.model.n_layers - 1}.hook_attn_out"
     most = max(split["sequences"] for split in splits.values())
     tokens = run.task.sample(most, torch.Generator().manual_seed(_SEED))
 
     def fit(split: Mapping[str, int], control: bool) -> pd.Series:
         table = probe(
-            run.model(step),
+            model,
             tokens[: split["sequences"]],
             "output",
             hook=hook,

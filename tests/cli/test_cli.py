@@ -398,54 +398,6 @@ def test_a_tracker_without_network_ends_in_time_and_loses_nothing(tmp_path):
     assert time.monotonic() - begin < 120
 
 
-def test_a_tracker_that_hangs_is_ended(tmp_path, monkeypatch):
-    from mechplateau.training import trackers
-
-    monkeypatch.setattr(trackers, "PATIENCE", 0.3)
-    monkeypatch.setattr(sys, "executable", _script(tmp_path, "import time; time.sleep(60)"))
-    with trackers.Tracker("tensorboard", RunConfig.for_task("mws"), tmp_path) as tracker:
-        for step in range(5):
-            tracker.on_step(step, {"step": step, "loss": 1.0})
-    assert tracker.notice is not None
-    assert "did not finish within" in tracker.notice
-
-
-def test_a_tracker_that_dies_does_not_disturb(tmp_path, monkeypatch):
-    from mechplateau.training import trackers
-
-    monkeypatch.setattr(sys, "executable", _script(tmp_path, "raise SystemExit(3)"))
-    with trackers.Tracker("tensorboard", RunConfig.for_task("mws"), tmp_path) as tracker:
-        for step in range(2000):
-            tracker.on_step(step, {"step": step, "loss": 1.0})
-    assert tracker.notice is not None
-    assert "ended with an error" in tracker.notice
-
-
-def _script(folder: Path, source: str) -> str:
-    path = folder / "tracker.sh"
-    path.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{source}'\n")
-    path.chmod(0o755)
-    return str(path)
-
-
-def test_tensorboard_gets_every_row(tmp_path, monkeypatch):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    from mechplateau.training import trackers
-
-    monkeypatch.setattr(trackers, "PATIENCE", 120.0)
-    with trackers.Tracker("tensorboard", RunConfig.for_task("mws"), tmp_path) as tracker:
-        for step in range(4):
-            tracker.on_step(
-                step, {"step": step, "loss": 1.0 / (step + 1), "cos_final": None if step else 0.5}
-            )
-    assert tracker.notice is None
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert [round(event.value, 4) for event in events.Scalars("loss")] == [1.0, 0.5, 0.3333, 0.25]
-    assert [event.step for event in events.Scalars("cos_final")] == [0]
-
-
 def test_no_port_is_opened_and_none_is_needed():
     """A guard for the tests above: the proxy they point at does not answer."""
     with socket.socket() as probe:

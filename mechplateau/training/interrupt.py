@@ -24,7 +24,11 @@ class RunInterrupted(Exception):
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """Within, a first Ctrl-C sets the event; a second one acts as usual. Off the main thread, nothing changes."""
+    """Within, Ctrl-C or SIGTERM sets the event; a second Ctrl-C acts as usual. Off the main thread, nothing changes.
+
+    SIGTERM only ever sets it: a process that asks for the signal at its parent's end gets one for every thread of
+    the parent that it passes through, and the second must not cut short the save that the first began.
+    """
     wish = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield wish
@@ -33,7 +37,8 @@ def interruptible() -> Iterator[threading.Event]:
 
     def note(number: int, frame: object) -> None:
         wish.set()
-        signal.signal(number, before[signal.Signals(number)])
+        if number == signal.SIGINT:
+            signal.signal(number, before[signal.SIGINT])
 
     try:
         for number in _SIGNALS:

@@ -321,6 +321,22 @@ def test_a_resumed_run_uses_the_threads_it_began_with(tmp_path, config):
     assert set(seen) == {2}
 
 
+def test_several_sigterms_are_one_wish(tmp_path, config):
+    """The end of a parent with several threads can send more than one; the save must not be cut short."""
+
+    class Stop:
+        def on_step(self, reached, row):
+            if reached == 5:
+                for _ in range(3):
+                    signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(RunInterrupted):
+        train(config, runs_dir=tmp_path, listeners=[Stop()])
+    assert load_run(tmp_path / config.run_name).status == "interrupted"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_bfloat16_is_offered_only_where_it_gains(tmp_path, monkeypatch):
     config = tiny(training={"precision": "bfloat16"})
     monkeypatch.setattr(loop, "bfloat16_gains", lambda device: False)

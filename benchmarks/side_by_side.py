@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -43,7 +42,7 @@ class Table:
         """The table as Markdown."""
         load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
         head = [
-            f"Medians, measured alternately; load average {load:.1f}.",
+            f"Measured alternately, of each the turn with the median ratio; load average {load:.1f}.",
             "",
             "| what | against | its time (s) | ours (s) | ratio | wanted |",
             "|---|---|---|---|---|---|",
@@ -61,7 +60,10 @@ TABLE = Table()
 def alternate(
     reference: Callable[[], object], ours: Callable[[], object], *, rounds: int = 5, inner: int = 1
 ) -> tuple[float, float]:
-    """Median seconds of one call of each, timed in turns after one call of each to warm up.
+    """Seconds of one call of each, in the turn of which their ratio is the median, after one call of each to warm up.
+
+    A machine that others share changes its speed within seconds, for both sides of a turn alike: the medians of
+    each side alone could be of different speeds.
 
     Args:
         reference, ours: the two ways.
@@ -70,13 +72,13 @@ def alternate(
     """
     reference()
     ours()
-    times: tuple[list[float], list[float]] = ([], [])
+    turns: list[tuple[float, float]] = []
     for _ in range(rounds):
         begin = time.perf_counter()
         reference()
         middle = time.perf_counter()
         for _ in range(inner):
             ours()
-        times[0].append(middle - begin)
-        times[1].append((time.perf_counter() - middle) / inner)
-    return statistics.median(times[0]), statistics.median(times[1])
+        turns.append((middle - begin, (time.perf_counter() - middle) / inner))
+    turns.sort(key=lambda turn: turn[0] / turn[1])
+    return turns[(len(turns) - 1) // 2]

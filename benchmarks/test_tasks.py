@@ -43,7 +43,7 @@ def test_measuring_at_every_step(benchmark, name):
         model.train()
 
     with freed_memory_kept():
-        times = alternate(train, measured, rounds=7)
+        times = alternate(train, measured, rounds=11)
         ratio = TABLE.costs(f"{name}: step measured on 64", "step without measurements", times, 1.3)
         benchmark.extra_info["ratio"] = round(ratio, 2)
         benchmark.pedantic(measured, rounds=2, iterations=1)

@@ -57,13 +57,13 @@ def generate_on(
         Tokens; −1 where the logits that decide them are not finite.
     """
     entries = [_Cache(*record.cache(), prompt_length, n_outputs - 1) for record in seen.records]
-    logits = seen.logits[:, prompt_length - 1]
-    outputs, defined = [logits.argmax(dim=-1)], [logits.isfinite().all(dim=-1)]
+    deciding = [seen.logits[:, prompt_length - 1]]
+    outputs = [deciding[0].argmax(dim=-1)]
     for position in range(prompt_length, prompt_length + n_outputs - 1):
-        logits = _step(model, outputs[-1][:, None], position, entries)
-        outputs.append(logits.argmax(dim=-1))
-        defined.append(logits.isfinite().all(dim=-1))
-    return torch.stack(outputs, dim=1).where(torch.stack(defined, dim=1), -1)
+        deciding.append(_step(model, outputs[-1][:, None], position, entries))
+        outputs.append(deciding[-1].argmax(dim=-1))
+    defined = torch.stack(deciding, dim=1).isfinite().all(dim=-1)
+    return torch.stack(outputs, dim=1).where(defined, -1)
 
 
 class _Cache:

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from transformer_lens.components import Attention
 
 from mechplateau.models import observe
 
@@ -143,6 +144,18 @@ def test_split_inputs_and_padding_still_work(model, tokens):
     alone = model(tokens[:, 1:])
     # Without its first token, every position is as if the sequence began one later.
     torch.testing.assert_close(padded[:, 1:], alone, rtol=0, atol=1e-5)
+
+
+def test_projections_and_scores_are_transformer_lens_to_the_bit(model, tokens):
+    attention = model.blocks[0].attn
+    x = torch.randn(3, 8, model.cfg.d_model)
+    ours = attention.calculate_qkv_matrices(x, x, x)
+    theirs = Attention.calculate_qkv_matrices(attention, x, x, x)
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other)
+    q, k, _ = ours
+    scores = attention.calculate_attention_scores(q, k)
+    assert torch.equal(scores, Attention.calculate_attention_scores(attention, q, k))
 
 
 def test_softmax_rows_sum_to_one_and_are_causal(softmax_model, tokens):

@@ -145,7 +145,7 @@ _SPECS = (
     FigureSpec(
         102,
         "Attention progress as a training signal",
-        ("mws", "mws-reward0.1", "mws-reward1"),
+        ("mws-reward0", "mws-reward0.1", "mws-reward1"),
         ours="not in the paper; the number is ours",
     ),
 )

@@ -38,10 +38,17 @@ def ensure(
         UserError: some run failed; names the first, what it said, and how many others.
     """
     first, second = waves(recipes, seeds)
-    told = announce(len(first) + len(second))
+
+    def configs(wave: Sequence[tuple[str, int]]) -> list[RunConfig]:
+        """Of each run once, though several recipes may be the same run at this scale."""
+        found = [RECIPES[name].config(seed, scale, runs_dir) for name, seed in wave]
+        return list({config.run_name: config for config in found}.values())
+
+    told = announce(len(configs(first)) + len(second))
     for wave in (first, second):
-        configs = [RECIPES[name].config(seed, scale, runs_dir) for name, seed in wave]
-        results = sweep(configs, runs_dir=runs_dir, jobs=jobs, threads=threads, device=device, on_result=told)
+        results = sweep(
+            configs(wave), runs_dir=runs_dir, jobs=jobs, threads=threads, device=device, on_result=told
+        )
         failed = [result for result in results if result.outcome == "failed"]
         if failed:
             more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""

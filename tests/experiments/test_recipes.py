@@ -33,8 +33,14 @@ def test_every_recipe_is_a_valid_run(name, tmp_path):
 
 
 def test_recipes_differ():
-    configs = [RunConfig.parse(recipe.data(0, "paper")) for recipe in RECIPES.values() if not recipe.start]
-    assert len({config.content_hash() for config in configs}) == len(configs)
+    hashes = {
+        name: RunConfig.parse(recipe.data(0, "paper")).content_hash()
+        for name, recipe in RECIPES.items()
+        if not recipe.start
+    }
+    # Only small runs with a reward have sizes of their own, and so something else to be compared with.
+    assert hashes.pop("mws-reward0") == hashes["mws"]
+    assert len(set(hashes.values())) == len(hashes)
 
 
 def test_the_paper_size_is_the_papers():
@@ -92,6 +98,19 @@ def test_finished_runs_are_reused(toy, tmp_path, monkeypatch):
     # That seed 0 has no source yet hides nothing after it. The same folder, named from elsewhere:
     monkeypatch.chdir(tmp_path)
     assert set(finished_runs("mws-init-MLP-other", range(4), "small", Path("."))) == {1}
+
+
+def test_recipes_that_are_the_same_run_train_it_once(toy, tmp_path):
+    """Two processes would be in each other's way."""
+    told = []
+
+    def announce(number):
+        told.append(number)
+        return lambda result: told.append(result.path)
+
+    runs = ensure(["mws", "mws-reward0"], [0], "paper", runs_dir=tmp_path, jobs=2, announce=announce)
+    assert told == [1, runs["mws"][0].path]
+    assert runs["mws-reward0"][0].path == runs["mws"][0].path
 
 
 def test_a_source_without_its_last_checkpoint_is_no_source(toy, tmp_path):

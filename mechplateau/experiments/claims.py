@@ -3,9 +3,9 @@
 A claim is checked on the summaries (`summary.summarize`) of one recipe's runs, one a seed, or on their ratio to
 the same number of another recipe: of its run of the same seed, or where there is none, the median over its seeds. It
 holds where the median over seeds lies in the range.
-Figures from 101 on are ours, and so is what they are held against. Two of their claims were written after the runs:
-that attention frozen at random is solved later (before, we had expected that it is not solved), and that a rewarded
-attention is learned long before the loss drops.
+Figures from 101 on are ours, and so is what they are held against. Three of their claims were written after the runs:
+that attention frozen at random is solved later (before, we had expected that it is not solved), that a rewarded
+attention is learned long before the loss drops, and that there is a plateau all the same.
 Values "paper" are the paper's or those of a run of the authors' code; where neither gives one, the range is ours:
 what would have to be seen for the sentence to be true.
 """
@@ -388,6 +388,7 @@ def _all_claims() -> Iterable[Claim]:
             3,
             None,
         )
+        yield Claim(102, f"{how} reward: there is a plateau all the same", name, "plateau", 1, None)
         yield Claim(
             102, f"{how} reward: the drop comes sooner", name, "learned_at", None, 0.9, "", "mws-reward0"
         )

@@ -1,6 +1,6 @@
 """Put the finished runs of a folder on record: `python benchmarks/record_results.py --runs-dir runs`.
 
-Adds a line for each run of a recipe to `mechplateau/experiments/results/runs.csv`, which `mechplateau claims` reads; a
+Adds a line for each recipe and seed to `mechplateau/experiments/results/runs.csv`, which `mechplateau claims` reads; a
 run that is on record already is replaced by the one found. The README's table of claims is renewed from it.
 """
 
@@ -35,7 +35,7 @@ def main() -> None:
     _, _, after = rest.partition(END)
     table = markdown_table(check_all(summaries_of(merged(old, new), "paper")), "paper")
     README.write_text(f"{before}{BEGIN}{table}\n{END}{after}", encoding="utf-8")
-    print(f"{len(new)} runs of {arguments.runs_dir} are on record in {TABLE}")
+    print(f"{len(new)} lines from runs of {arguments.runs_dir} are on record in {TABLE}")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def test_a_sweep_at_paper_size(benchmark):
     assert len(table) == len(hooks) * task.n_input
     for key, loss in loop().items():
         assert table.loc[key, "loss"] == pytest.approx(loss, abs=1e-5), key
-    reference, ours = alternate(loop, sweep, rounds=2)
+    reference, ours = alternate(loop, sweep, rounds=3)
     ratio = TABLE.faster(
         f"patching sweep, {len(hooks)} hooks × {task.n_input} positions",
         "loop of patches",

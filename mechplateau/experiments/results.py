@@ -1,4 +1,4 @@
-"""Results on record: one line a run, with where it comes from and its numbers.
+"""Results on record: one line for each seed of a recipe, with where it comes from and its numbers.
 
 `results/runs.csv` holds the paper-size runs that the project's own claims table is made of. Columns: recipe, seed,
 scale; config_hash and versions; machine; then the numbers of `summary`, empty where undefined, and where the run was

@@ -74,7 +74,8 @@ class MaskedAttention(Attention):
 
     def calculate_qkv_matrices(self, query_input, key_input, value_input):
         """As TransformerLens's, to the bit, in fewer calls: generating a token is mostly calls."""
-        if self.cfg.use_split_qkv_input or self.cfg.use_attn_in:
+        cfg = self.cfg
+        if cfg.use_split_qkv_input or cfg.use_attn_in or cfg.use_qk_norm or cfg.load_in_4bit:
             return super().calculate_qkv_matrices(query_input, key_input, value_input)
         return (
             self.hook_q(_project(query_input, self.W_Q, self.b_Q)),
@@ -83,6 +84,9 @@ class MaskedAttention(Attention):
         )
 
     def calculate_attention_scores(self, q, k):
+        """As TransformerLens's, to the bit."""
+        if self.cfg.attn_scores_soft_cap > 0:
+            return super().calculate_attention_scores(q, k)
         return q.transpose(1, 2) @ k.permute(0, 2, 3, 1) / self.attn_scale
 
     def _attend(self, q, k, v, offset: int, padding) -> Float[Tensor, "batch query head d_head"]:
@@ -108,7 +112,7 @@ class MaskedAttention(Attention):
         scores = self.calculate_attention_scores(q, k)
         # The newest token alone may attend to every other: nothing is masked.
         allowed = None
-        if q.shape[1] > 1 or padding is not None:
+        if padding is not None or q.shape[1] > 1 or k.shape[1] > offset + 1:
             allowed = self._allowed(q, k, offset, padding)
             scores = self.mask_scores(scores, allowed)
         if observed(self.hook_attn_scores):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from transformer_lens.components import Attention
 
 from mechplateau.models import observe
+from mechplateau.models.attention import SoftmaxAttention
 
 SCORES, PATTERN = "blocks.0.attn.hook_attn_scores", "blocks.0.attn.hook_pattern"
 
@@ -146,7 +148,9 @@ def test_split_inputs_and_padding_still_work(model, tokens):
     torch.testing.assert_close(padded[:, 1:], alone, rtol=0, atol=1e-5)
 
 
-def test_projections_and_scores_are_transformer_lens_to_the_bit(model, tokens):
+@pytest.mark.parametrize("soft_cap", [-1.0, 0.5])
+def test_projections_and_scores_are_transformer_lens_to_the_bit(model, tokens, soft_cap):
+    model.cfg.attn_scores_soft_cap = soft_cap
     attention = model.blocks[0].attn
     x = torch.randn(3, 8, model.cfg.d_model)
     ours = attention.calculate_qkv_matrices(x, x, x)
@@ -156,6 +160,31 @@ def test_projections_and_scores_are_transformer_lens_to_the_bit(model, tokens):
     q, k, _ = ours
     scores = attention.calculate_attention_scores(q, k)
     assert torch.equal(scores, Attention.calculate_attention_scores(attention, q, k))
+    assert soft_cap < 0 or scores.abs().max() <= soft_cap
+
+
+def test_norms_of_queries_and_keys_are_transformer_lens_too(model):
+    cfg = copy.deepcopy(model.cfg)
+    cfg.use_qk_norm = True
+    attention = SoftmaxAttention(cfg)
+    x = torch.randn(3, 8, cfg.d_model)
+    with torch.no_grad():
+        for parameter in attention.parameters():
+            parameter.normal_()
+        q, k, _ = attention.calculate_qkv_matrices(x, x, x)
+        expected = Attention.calculate_qkv_matrices(attention, x, x, x)
+    assert torch.equal(q, expected[0])
+    assert torch.equal(k, expected[1])
+
+
+def test_one_query_among_several_keys_is_causal(model, tokens):
+    """Which TransformerLens refuses without a cache; what comes later is not attended to at any rate."""
+    attention = model.blocks[0].attn
+    attention.hook_pattern.add_hook(no_op)
+    x = torch.randn(3, 8, model.cfg.d_model)
+    changed = x.clone()
+    changed[:, 1:] += 1
+    assert torch.equal(attention(x[:, :1], x, x), attention(x[:, :1], changed, changed))
 
 
 def test_softmax_rows_sum_to_one_and_are_causal(softmax_model, tokens):

@@ -11,6 +11,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, PreTrainedTokenizerFast
 
+from mechplateau.llm.analysis import SeriesAnalysis
+
 TEXT = "What do plants need to make their own food? Why does ice float on water? Which planet is closest to the sun?"
 PROMPTS = ["Why ice?", "What do plants need", "sun", "Which planet is closest to the sun?", "food food water"]
 
@@ -96,3 +98,24 @@ def copy_weights() -> Callable[[Path, Path], None]:
         shutil.copyfile(source / "model.safetensors", target / "model.safetensors")
 
     return copy
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry a model that was run."""
+    from mechplateau.llm import loading
+
+    ran: list[int] = []
+    original = loading.load_model
+
+    def counted(*args, **kwargs):
+        ran.append(1)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(loading, "load_model", counted)
+    return ran
+
+
+def column(analysis: SeriesAnalysis, name: str) -> dict[int, object]:
+    rows = analysis.table[analysis.table["step"].notna()]
+    return dict(zip(rows["step"].astype(int), rows[name], strict=True))

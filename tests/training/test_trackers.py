@@ -6,49 +6,45 @@ import sys
 from pathlib import Path
 
 from mechplateau.config import RunConfig
+from mechplateau.training import trackers
 
 
-def test_a_tracker_that_hangs_is_ended(tmp_path, monkeypatch):
-    from mechplateau.training import trackers
-
-    monkeypatch.setattr(trackers, "PATIENCE", 0.3)
-    monkeypatch.setattr(sys, "executable", _script(tmp_path, "import time; time.sleep(60)"))
-    with trackers.Tracker("tensorboard", RunConfig.for_task("mws"), tmp_path) as tracker:
-        for step in range(5):
-            tracker.on_step(step, {"step": step, "loss": 1.0})
-    assert tracker.notice is not None
-    assert "did not finish within" in tracker.notice
+def told(folder: Path, losses: list[float]) -> trackers.Tracker:
+    """A tracker that was told of so many rows, and has ended."""
+    with trackers.Tracker("tensorboard", RunConfig.for_task("mws"), folder) as tracker:
+        for step, loss in enumerate(losses):
+            tracker.on_step(step, {"step": step, "loss": loss, "cos_final": None if step else 0.5})
+    return tracker
 
 
-def test_a_tracker_that_dies_does_not_disturb(tmp_path, monkeypatch):
-    from mechplateau.training import trackers
-
-    monkeypatch.setattr(sys, "executable", _script(tmp_path, "raise SystemExit(3)"))
-    with trackers.Tracker("tensorboard", RunConfig.for_task("mws"), tmp_path) as tracker:
-        for step in range(2000):
-            tracker.on_step(step, {"step": step, "loss": 1.0})
-    assert tracker.notice is not None
-    assert "ended with an error" in tracker.notice
-
-
-def _script(folder: Path, source: str) -> str:
+def script(folder: Path, source: str) -> str:
+    """A stand-in for Python that runs this instead."""
     path = folder / "tracker.sh"
     path.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{source}'\n")
     path.chmod(0o755)
     return str(path)
 
 
+def test_a_tracker_that_hangs_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(trackers, "PATIENCE", 0.3)
+    monkeypatch.setattr(sys, "executable", script(tmp_path, "import time; time.sleep(60)"))
+    tracker = told(tmp_path, [1.0] * 5)
+    assert tracker.notice is not None
+    assert "did not finish within" in tracker.notice
+
+
+def test_a_tracker_that_dies_does_not_disturb(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", script(tmp_path, "raise SystemExit(3)"))
+    tracker = told(tmp_path, [1.0] * 2000)
+    assert tracker.notice is not None
+    assert "ended with an error" in tracker.notice
+
+
 def test_tensorboard_gets_every_row(tmp_path, monkeypatch):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from mechplateau.training import trackers
-
     monkeypatch.setattr(trackers, "PATIENCE", 120.0)
-    with trackers.Tracker("tensorboard", RunConfig.for_task("mws"), tmp_path) as tracker:
-        for step in range(4):
-            tracker.on_step(
-                step, {"step": step, "loss": 1.0 / (step + 1), "cos_final": None if step else 0.5}
-            )
+    tracker = told(tmp_path, [1.0 / (step + 1) for step in range(4)])
     assert tracker.notice is None
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()

@@ -1,0 +1,89 @@
+"""An analysis goes on where it stopped, and measures anew what has changed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+from tokenizers import Tokenizer
+
+from mechplateau.errors import RunError
+from mechplateau.llm import SeriesConfig, analyze_series
+
+from .conftest import PROMPTS, column
+
+
+def test_finished_steps_are_kept(make_series, tmp_path, loads) -> None:
+    series, folder = make_series([0, 1, 2, 4]), tmp_path / "out"
+    first = analyze_series(series, prompts=PROMPTS, folder=folder)
+    assert len(loads) == 4
+    again = analyze_series(series, prompts=PROMPTS, folder=folder)
+    assert len(loads) == 4
+    pd.testing.assert_frame_equal(again.table, first.table)
+    assert again.examples == first.examples
+    pd.testing.assert_frame_equal(pd.read_parquet(folder / "series.parquet"), first.table, check_dtype=False)
+    # Another batch size gives the same numbers, so it may go on; other prompts may not.
+    analyze_series(series, SeriesConfig(batch_size=2), prompts=PROMPTS, folder=folder)
+    assert len(loads) == 4
+    with pytest.raises(RunError, match="holds an analysis with other settings"):
+        analyze_series(series, prompts=PROMPTS[:2], folder=folder)
+
+
+def test_another_tokenizer_means_other_measurements(make_series, tmp_path, loads, tokenizer) -> None:
+    series, folder = make_series([0, 1]), tmp_path / "out"
+    first = analyze_series(series, prompts=PROMPTS, folder=folder)
+    other = json.loads(tokenizer.backend_tokenizer.to_str())
+    other["model"]["merges"] = []
+    type(tokenizer)(
+        tokenizer_object=Tokenizer.from_str(json.dumps(other)), eos_token=tokenizer.eos_token
+    ).save_pretrained(tmp_path / "other")
+    again = analyze_series(series, prompts=PROMPTS, folder=folder, tokenizer=tmp_path / "other")
+    assert len(loads) == 4
+    assert again.table["loss"].tolist() != first.table["loss"].tolist()
+    # Identities do not depend on it.
+    analyze_series(series, prompts=PROMPTS, folder=folder, identity_only=True)
+    assert len(loads) == 4
+
+
+def test_a_checkpoint_that_changed_is_measured_anew(
+    make_series, tmp_path, loads, save_checkpoint, weights
+) -> None:
+    series, folder = make_series([0, 1, 2]), tmp_path / "out"
+    before = analyze_series(series, prompts=PROMPTS, folder=folder)
+    save_checkpoint(series / "step1", weights(0.15))
+    after = analyze_series(series, prompts=PROMPTS, folder=folder)
+    assert len(loads) == 4
+    assert column(after, "hash")[1] != column(before, "hash")[1]
+    assert column(after, "hash")[2] == column(before, "hash")[2]
+
+
+_KILLED = """
+import os, signal, sys
+from mechplateau.llm import analyze_series
+
+def die(done, total, label):
+    if done == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+analyze_series(sys.argv[1], prompts=sys.argv[3:], folder=sys.argv[2], progress=die)
+"""
+
+
+def test_killed_it_goes_on_with_the_next_step(make_series, tmp_path, loads) -> None:
+    series, folder = make_series([0, 1, 2, 4, 8]), tmp_path / "out"
+    whole = analyze_series(series, prompts=PROMPTS)
+    child = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(series), str(folder), *PROMPTS], capture_output=True
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr
+    assert len(list((folder / "steps").iterdir())) == 3
+    # What a kill in the middle of a write leaves behind is no step.
+    (folder / "steps" / ".tmp-1-step4.safetensors").write_bytes(b"half")
+    loads.clear()
+    resumed = analyze_series(series, prompts=PROMPTS, folder=folder)
+    assert len(loads) == 2
+    pd.testing.assert_frame_equal(resumed.table, whole.table)

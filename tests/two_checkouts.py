@@ -2,10 +2,10 @@
 
     python tests/two_checkouts.py OTHER_CHECKOUT [THIS_CHECKOUT] [--steps 12]
 
-Both checkouts train the same short runs on this machine, each in processes of its own: one of every task, and on moving window
-sums one of every optimizer, schedule and intervention. Compared are the runs' names, every tensor that they kept (weights, maps,
-what is needed to resume) and the table, column by column. Nothing is stored: processors differ in their bits, so
-both sides have to run here.
+Both checkouts train the same short runs on this machine, each in a process of its own: one of every task, and on moving
+window sums one of every optimizer, schedule and intervention. Compared are the runs' names, every tensor that they kept
+(weights, maps, what is needed to resume) and the table, column by column. Nothing is stored: processors differ in
+their bits, so both sides have to run here.
 
 Prints one line a run, and ends with 1 where anything differs. It is a tool for refactorings, not a test of its own.
 """

@@ -32,6 +32,9 @@ class Config(BaseModel):
 
     unhashed: ClassVar[frozenset[str]] = frozenset()
     """Fields that do not decide what comes out (where a file lies that another field knows by content)."""
+    later: ClassVar[frozenset[str]] = frozenset()
+    """Fields that this class got after its release, which count for the hash unless they are at the class's default: a
+    configuration written before there was such a field keeps its hash. A subclass adds to its bases' sets."""
 
     @model_validator(mode="before")
     @classmethod
@@ -65,7 +68,10 @@ class Config(BaseModel):
         return yaml.safe_dump(self.data(), sort_keys=False, allow_unicode=True)
 
     def content_hash(self, length: int = 12) -> str:
-        """Hexadecimal SHA-256 of the canonical JSON of all fields but `unhashed` ones, first `length` digits.
+        """Hexadecimal SHA-256 of the canonical JSON of the fields that decide, first `length` digits.
+
+        All fields decide but `unhashed` ones, and `later` ones at their class's default. A released default never
+        changes: a configuration that leaves the field out would mean another run under the same hash.
 
         Numbers are hashed by value (`1` and `1.0` in a float field are the same), and the order of keys in
         a file does not matter.
@@ -157,18 +163,26 @@ def _check_plain(data: Any, depth: int) -> None:
 
 
 def _deciding(config: Config, data: dict[str, Any]) -> dict[str, Any]:
-    """`config.data()` without unhashed fields, at any depth."""
-    result = {name: value for name, value in data.items() if name not in config.unhashed}
-    for name in result:
+    """`config.data()` without the fields that do not count for the hash, at any depth."""
+    later = frozenset().union(*(getattr(base, "later", ()) for base in type(config).__mro__))
+    result = {}
+    for name, plain in data.items():
         value = getattr(config, name)
+        if name in config.unhashed or (name in later and _is_default(config, name)):
+            continue
         if isinstance(value, Config):
-            result[name] = _deciding(value, result[name])
+            plain = _deciding(value, plain)
         elif isinstance(value, tuple):
-            result[name] = [
-                _deciding(item, plain) if isinstance(item, Config) else plain
-                for item, plain in zip(value, result[name], strict=True)
+            plain = [
+                _deciding(item, inner) if isinstance(item, Config) else inner
+                for item, inner in zip(value, plain, strict=True)
             ]
+        result[name] = plain
     return result
+
+
+def _is_default(config: Config, name: str) -> bool:
+    return getattr(config, name) == type(config).model_fields[name].get_default(call_default_factory=True)
 
 
 def _may_be_bool(annotation: Any) -> bool:

@@ -46,12 +46,11 @@ import numpy as np
 import pandas as pd
 import torch
 
+from mechplateau.metrics.accuracy import solved_at
 from mechplateau.metrics.plateau import Plateau, find_plateau
 from mechplateau.tasks import Task
 
 Numbers = dict[str, float | None]
-RIGHT = 0.95
-"""Accuracy from which outputs count as learned."""
 KNOWN = 0.5
 """Share of its entropy from which on, as a loss, a partial solution counts as known."""
 
@@ -84,7 +83,7 @@ def _course(metrics: pd.DataFrame) -> tuple[Plateau, int | None, int | None, np.
     """The plateau, solved_at, learned_at, and which rows are on the way."""
     steps = metrics["step"].to_numpy()
     plateau = find_plateau(steps, metrics["loss"].to_numpy(dtype=float))
-    solved = _first(steps, _column(metrics, "accuracy") >= RIGHT)
+    solved = solved_at(steps, _column(metrics, "accuracy"))
     learned = plateau.drop if plateau.found else solved
     return plateau, solved, learned, (steps > 0) & (steps < (learned if learned is not None else np.inf))
 

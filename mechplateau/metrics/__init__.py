@@ -8,6 +8,7 @@ output row r is the position that predicts output r.
 |---|---|---|---|---|
 | `accuracy_per_output` | mean over B of [ŷ_r = y_r] | share | each output | |
 | `accuracy` | its mean over r | share | all outputs | None: n = 0 |
+| `solved_at` | first measured step with an accuracy of at least 0.95 | steps | accuracy curve | None: not solved |
 | `loss_per_output` | mean over B of −log p(y_r) | nats | each output row | |
 | `repetition_frequency` | ρ: mean of [y_i = y_{i+1}] | share | adjacent pairs | None: n < 2 |
 | `sequence_entropy` | mean over B of −Σ_v f_v log f_v | nats | all outputs | one token only: 0; None: n = 0 |
@@ -26,7 +27,7 @@ An empty batch is a ValueError everywhere. Only the data can tell that all of a 
 `stable_rank` says it with a count and a NaN, which whoever writes tables must turn into null.
 """
 
-from .accuracy import accuracy, accuracy_per_output
+from .accuracy import SOLVED, accuracy, accuracy_per_output, solved_at
 from .entropy import sequence_entropy
 from .loss import loss_per_output
 from .plateau import Plateau, find_plateau
@@ -35,6 +36,7 @@ from .repetition import count_check, match_to_first, match_to_first_by_part, rep
 from .similarity import cosine_matrix, cosine_per_output, mean_cosine, mean_norm, stable_rank
 
 __all__ = [
+    "SOLVED",
     "Plateau",
     "accuracy",
     "accuracy_per_output",
@@ -50,5 +52,6 @@ __all__ = [
     "mean_norm",
     "repetition_frequency",
     "sequence_entropy",
+    "solved_at",
     "stable_rank",
 ]

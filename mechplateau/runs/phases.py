@@ -1,4 +1,4 @@
-"""A run's plateau, and the three checkpoints that stand for before, during and after it."""
+"""A run's plateau, whether its task is solved, and the three checkpoints that stand for before, during and after it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal
 import pandas as pd
 
 from mechplateau.errors import RunError
+from mechplateau.metrics.accuracy import solved_at
 from mechplateau.metrics.plateau import Plateau, find_plateau
 
 Phase = Literal["before", "during", "after"]
@@ -25,6 +26,8 @@ class Phases:
         during: the checkpoint nearest the middle of onset and drop; None without a plateau.
         after: the last checkpoint.
         steps: all checkpoints there are.
+        solved_at: first measured step with an accuracy of at least `metrics.SOLVED`; None where there is none.
+            A run may end in the middle of its drop: then a plateau is found, and the task is not solved.
     """
 
     plateau: Plateau
@@ -32,6 +35,12 @@ class Phases:
     during: int | None
     after: int
     steps: tuple[int, ...]
+    solved_at: int | None
+
+    @property
+    def solved(self) -> bool:
+        """Whether the task was solved at some measured step."""
+        return self.solved_at is not None
 
     def step(self, phase: Phase) -> int:
         """The checkpoint of a phase.
@@ -60,4 +69,11 @@ def find_phases(metrics: pd.DataFrame, steps: Sequence[int]) -> Phases:
     during = None
     if (middle := plateau.midpoint) is not None:
         during = min(steps, key=lambda step: (abs(step - middle), step))
-    return Phases(plateau, steps[0], during, steps[-1], tuple(steps))
+    return Phases(plateau, steps[0], during, steps[-1], tuple(steps), solved_in(metrics))
+
+
+def solved_in(metrics: pd.DataFrame) -> int | None:
+    """First measured step at which a run with this table had solved its task; None where there is none."""
+    if "accuracy" not in metrics:
+        return None
+    return solved_at(metrics["step"].to_numpy(), metrics["accuracy"].to_numpy(dtype=float))

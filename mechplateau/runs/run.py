@@ -15,7 +15,7 @@ from mechplateau.errors import CheckpointError, RunError, UserError
 from mechplateau.runs import table
 from mechplateau.runs.checkpoints import read_tensors
 from mechplateau.runs.layout import Layout
-from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases
+from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases, solved_in
 from mechplateau.runs.writer import Status, sessions_of, status_of
 from mechplateau.schema import read_yaml
 from mechplateau.tasks import Task
@@ -98,6 +98,11 @@ class Run:
         if self.metrics.empty:
             raise RunError(f"{self.path}: nothing was measured yet; let the run go on")
         return find_phases(self.metrics, self.steps)
+
+    @property
+    def solved_at(self) -> int | None:
+        """First measured step with an accuracy of at least `metrics.SOLVED`; None where the task is not solved."""
+        return solved_in(self.metrics)
 
     def step_of(self, which: int | Phase) -> int:
         """The step of a checkpoint given by step or phase.

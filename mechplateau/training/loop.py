@@ -18,6 +18,7 @@ import torch
 import mechplateau_kernels as mk
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
+from mechplateau.metrics.accuracy import SOLVED
 from mechplateau.models.interventions import Handle, Intervention
 from mechplateau.runs import Run, RunWriter, load_run
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
@@ -37,8 +38,6 @@ logger = logging.getLogger("mechplateau")
 MOST_THREADS = 1024
 SAVED_EVERY = 120.0
 """Seconds after which a run saves what it needs to go on, however far apart its checkpoints are."""
-SOLVED = 0.95
-"""Accuracy from which a task counts as solved, for `training.stop_past_solved`."""
 
 Row = dict[str, float | int | None]
 

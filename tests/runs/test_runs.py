@@ -200,6 +200,18 @@ def test_phases_come_from_the_curve():
     assert abs(phases.during - middle) <= 10
     assert (phases.before, phases.after) == (0, 400)
     assert phases.step("during") == phases.during
+    assert not phases.solved  # no accuracy was measured
+
+
+@pytest.mark.parametrize(("top", "solved_at"), [(0.22, None), (0.95, 380), (1.0, 361), (float("nan"), None)])
+def test_a_drop_is_not_yet_a_solution(top, solved_at):
+    """A plateau and its drop, whose accuracy ends at `top`: found either way, solved only from 0.95 on."""
+    recorded = pd.read_csv(os.path.join(os.path.dirname(__file__), "..", "data", "mws_authors_code_cpu.csv"))
+    metrics = pd.DataFrame({"step": recorded["step"] + 1, "loss": recorded["train_loss"]})
+    metrics["accuracy"] = [top * step / 380 if step < 380 else top for step in metrics["step"]]
+    phases = find_phases(metrics, range(0, 401, 20))
+    assert phases.plateau.found
+    assert (phases.solved, phases.solved_at) == (solved_at is not None, solved_at)
 
 
 def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):

@@ -163,6 +163,8 @@ def _print(analysis: SeriesAnalysis) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from mechplateau.llm.table import PLAIN_NOTES
+
     table = Table(box=None)
     for name in ("step", "verdict", "COS", "repetition", "entropy", "loss"):
         table.add_column(name, justify="left" if name == "verdict" else "right")
@@ -176,7 +178,7 @@ def _print(analysis: SeriesAnalysis) -> None:
     console = Console()
     console.print(table)
     for _, row in analysis.table.iterrows():
-        if row["verdict"] not in ("ok", "final"):
+        if row["note"] not in PLAIN_NOTES:
             # The note of a missing step names it.
             note = row["note"] if pd.isna(row["label"]) else f"{row['label']}: {row['note']}"
             console.print(Text(note), soft_wrap=True)

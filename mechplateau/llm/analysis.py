@@ -7,6 +7,7 @@ import contextlib
 import gc
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ from mechplateau.llm.verdicts import Known, judge
 
 if TYPE_CHECKING:
     import pandas as pd
-    from transformers import PreTrainedTokenizerBase
+    from torch import Tensor
+
+    from mechplateau.llm.tokens import PromptTokens
 
 N_EXAMPLES = 4
 """Prompts whose completions are kept."""
@@ -138,7 +141,12 @@ def analyze_series(
         )
 
     known = {
-        revision.label: Known(revision.label, revision.step, records[revision.label].identity)
+        revision.label: Known(
+            revision.label,
+            revision.step,
+            records[revision.label].identity,
+            records[revision.label].prompt_ids,
+        )
         for revision in [*chosen, final]
         if revision.label in records
     }
@@ -205,14 +213,11 @@ class _Job:
         labels: Sequence[str],
     ) -> None:
         from mechplateau.llm.loading import torch_device
+        from mechplateau.llm.tokens import Tokenization
 
         torch_device(config.device)
         self.place, self.config, self.prompts = place, config, prompts
-        self.tokenizer_folder, self.labels = tokenizer, labels
-        self.tokenizer: PreTrainedTokenizerBase | None = None
-        self.ids: list[list[int]] | None = None
-        if not identity_only:
-            self._tokenize()
+        self.tokenization = None if identity_only else Tokenization(place, prompts, tokenizer, labels)
 
     def record(self, label: str, measured: bool, store: Store | None) -> StepRecord:
         """The stored record of a checkpoint, or a new one, stored.
@@ -221,88 +226,58 @@ class _Job:
             CheckpointError: the checkpoint cannot be had, read or run.
         """
         version = self.place.version(label)
+        tokens = self.tokenization.of(label) if measured and self.tokenization is not None else None
         stored = store.load(label, version) if store is not None else None
-        if stored is not None and (not measured or stored.prompt_ids == self._digest()):
+        # Another tokenizer gives other numbers.
+        if stored is not None and (tokens is None or stored.prompt_ids == tokens.digest):
             return stored
-        record = self._new(label, version, measured)
+        record = self._new(label, version, tokens)
         if store is not None:
             store.save(label, record)
         return record
 
-    def _digest(self) -> str:
-        """Stands for the prompts as the models see them: another tokenizer gives other numbers."""
-        return hashlib.sha256(json.dumps(self.ids).encode()).hexdigest()
-
-    def _new(self, label: str, version: str, measured: bool) -> StepRecord:
+    def _new(self, label: str, version: str, prompts: PromptTokens | None) -> StepRecord:
         from mechplateau.llm.generation import generate
         from mechplateau.llm.identity import identify
         from mechplateau.llm.loading import end_of_text, load_model
         from mechplateau.llm.measures import measure
-        from mechplateau.llm.weights import read_weights
+        from mechplateau.llm.weights import read_checkpoint
 
         folder = self.place.fetch(label)
-        state = read_weights(folder)
-        identity = identify(state)
+        checkpoint = read_checkpoint(folder)
+        identity = identify(checkpoint.tensors)
         if identity.nonfinite:
             raise CheckpointError(f"{folder}: infinite or NaN weights in {', '.join(identity.nonfinite[:3])}")
-        if not measured or self.ids is None:
-            return StepRecord(version, identity, None)
+        notes = checkpoint.notes
+        if prompts is None:
+            return StepRecord(version, identity, None, notes=notes)
         config = self.config
-        model = load_model(folder, state, dtype=config.dtype, device=config.device)
-        del state
-        suppressed = end_of_text(model, self.tokenizer)
+        model = load_model(folder, checkpoint.tensors, dtype=config.dtype, device=config.device)
+        del checkpoint
+        suppressed = end_of_text(model, prompts.tokenizer)
         generation = generate(
             model,
-            self.ids,
+            prompts.ids,
             n_tokens=config.n_tokens,
             suppress=suppressed,
             batch_size=config.batch_size,
             temperature=config.temperature,
             seed=config.seed,
         )
-        values = measure(generation)
-        # What states that are not finite "chose" is no completion.
-        n_examples = min(N_EXAMPLES, len(self.ids)) if values["repetition"] is not None else 0
-        examples = [self._example(i, generation.tokens[i].tolist()) for i in range(n_examples)]
-        return StepRecord(version, identity, values, self._digest(), tuple(examples), tuple(suppressed))
-
-    def _example(self, i: int, tokens: list[int]) -> Example:
-        if self.tokenizer is None:
-            return Example(" ".join(map(str, self.prompts[i])), tuple(map(str, tokens)))
-        return Example(str(self.prompts[i]), tuple(self.tokenizer.decode([token]) for token in tokens))
-
-    def _tokenize(self) -> None:
-        from mechplateau.llm.loading import load_tokenizer
-
-        if not isinstance(self.prompts[0], str):
-            self.ids = [list(prompt) for prompt in self.prompts]
-            return
-        self.tokenizer = (
-            load_tokenizer(self.tokenizer_folder) if self.tokenizer_folder else self._find_tokenizer()
+        return StepRecord(
+            version,
+            identity,
+            measure(generation),
+            prompts.digest,
+            tuple(self._examples(prompts, generation.tokens)),
+            tuple(suppressed),
+            (*notes, *prompts.notes),
         )
-        self.ids = self.tokenizer(list(self.prompts))["input_ids"]
 
-    def _find_tokenizer(self) -> PreTrainedTokenizerBase:
-        """The first of the checkpoints' tokenizers that can be read."""
-        from mechplateau.llm.loading import load_tokenizer
-
-        damaged = ""
-        for label in self.labels:
-            try:
-                folder = self.place.tokenizer_folder(label)
-            except (CheckpointError, OSError):
-                continue
-            if folder is None:
-                continue
-            try:
-                return load_tokenizer(folder)
-            except CheckpointError as error:
-                damaged = damaged or f" ({error})"
-        raise ConfigError(
-            f"{self.place.name}: no {'readable ' if damaged else ''}tokenizer with the checkpoints or beside "
-            f"them{damaged}; point to a folder that has one (--tokenizer), or check the checkpoints alone "
-            "(--identity-only)"
-        )
+    def _examples(self, prompts: PromptTokens, tokens: Tensor) -> Iterator[Example]:
+        for prompt, row in zip(self.prompts[:N_EXAMPLES], tokens[:N_EXAMPLES].tolist(), strict=True):
+            written = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
+            yield Example(written, tuple(prompts.text(token) for token in row))
 
 
 def _prompts(prompts: Prompts, config: SeriesConfig) -> list[str] | list[list[int]]:
@@ -393,14 +368,18 @@ def _peak(table: pd.DataFrame) -> list[str]:
         return []
     peak, last = rows.iloc[int(rows["cos_final"].to_numpy().argmax())], rows.iloc[-1]
     later = (
-        f"; at step {last['step']} it is {last['cos_final']:.2f} (repetition {last['repetition']:.2f})"
+        f"; at step {last['step']} it is {last['cos_final']:.2f} (repetition {_shown(last['repetition'])})"
         if last["step"] != peak["step"]
         else ""
     )
     return [
         f"Over the checkpoints that are not doubtful, COS is largest at step {peak['step']} ({peak['cos_final']:.2f}, "
-        f"repetition {peak['repetition']:.2f}){later}."
+        f"repetition {_shown(peak['repetition'])}){later}."
     ]
+
+
+def _shown(value: float) -> str:
+    return "undefined" if math.isnan(value) else f"{value:.2f}"
 
 
 __all__ = ["SeriesAnalysis", "analysis_folder", "analyze_series"]

@@ -7,6 +7,7 @@
    key/value cache. End-of-text is never chosen.
 3. For n new tokens the n positions that predict them are kept, at every layer and after the final norm. The
    last new token is never fed back: it predicts none of them.
+4. Logits without a finite largest one choose no token: this one and all after it are undefined.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
+UNDEFINED = -1
+"""Stands in the place of a token that no finite logits chose."""
 FINAL = "final"
 EMBEDDING = "embed"
 
@@ -40,6 +43,7 @@ class Generation:
     """What a model generated, and from which states."""
 
     tokens: Int[Tensor, "prompt new"]
+    """Ids; −1 (`UNDEFINED`) from where the logits have no finite largest one."""
     hidden: dict[str, Float[Tensor, "prompt new d_model"]]
     """float32 states at the positions that predict the new tokens, on the CPU: `embed` (input of the first
     block), `layer_0` … (output of each block), `final` (after the final norm: what the unembedding reads)."""
@@ -91,6 +95,7 @@ def generate(
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]
                 batch = _Batch(model, [prompts[i] for i in rows], n_tokens)
+                known = torch.ones(len(rows), dtype=torch.bool, device=model.device)
                 for position in range(n_tokens):
                     logits = batch.forward()
                     for name, state in states.items():
@@ -103,11 +108,13 @@ def generate(
                     last = logits[:, -1].float()
                     if suppress:
                         last[:, list(suppress)] = -torch.inf
+                    # Minus infinity rules a token out; any other number that is not finite leaves no largest.
+                    known &= last.amax(-1).isfinite()
                     if temperature is None:
                         chosen = last.argmax(-1)
                     else:
                         chosen = _draw(last / temperature, uniform[rows, position])
-                    tokens[rows, position] = chosen.cpu()
+                    tokens[rows, position] = chosen.where(known, UNDEFINED).cpu()
                     batch.append(chosen)
     finally:
         model.train(training)

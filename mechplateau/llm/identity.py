@@ -5,7 +5,8 @@
    bfloat16 or float16 has other numbers, so each tensor is also hashed as rounded to these two types, and two
    tensors are the same if they agree at the coarser of the two types they are stored in.
 2. The hash of a checkpoint is SHA-256 over the sorted names and hashes of its floating-point tensors.
-   Constants of the architecture that some files carry (rotary frequencies, masks) are left out.
+   Constants of the architecture that some files carry (rotary frequencies, masks) are left out: told by whole
+   components of their names and by their shapes, so that no trained tensor is taken for one.
 3. The sketch keeps the values at up to 4,096 fixed positions of each tensor. The squared distance of two
    tensors is estimated as the mean squared difference there times the number of elements (exact for tensors
    that fit), so any two checkpoints can be compared later without either in memory.
@@ -14,7 +15,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +27,8 @@ if TYPE_CHECKING:
 SKETCH_SIZE = 4096
 _CHUNK = 1 << 22
 """Elements converted at a time, so that hashing a large embedding needs little memory of its own."""
-_CONSTANTS = (
-    "rotary_emb.inv_freq",
-    "attention.masked_bias",
-    "attention.bias",
-    "attn.bias",
-    "attn.masked_bias",
-)
+_ATTENTION = ("attention", "attn", "crossattention")
+"""Modules whose causal mask is called `bias`, and the number in its empty places `masked_bias`."""
 _COARSE = ("bfloat16", "float16")
 
 
@@ -180,7 +176,7 @@ def identify(state: Mapping[str, Tensor]) -> Identity:
     sketch: dict[str, Tensor] = {}
     for name in sorted(state):
         tensor = state[name]
-        if not tensor.is_floating_point() or not tensor.numel() or name.endswith(_CONSTANTS):
+        if not tensor.is_floating_point() or not tensor.numel() or _is_constant(name, tensor):
             continue
         tensors[name] = _identify_tensor(tensor)
         sketch[name] = tensor.reshape(-1)[_positions(tensor.numel())].float()
@@ -190,6 +186,22 @@ def identify(state: Mapping[str, Tensor]) -> Identity:
     # shrinking.
     block = torch.cat(list(sketch.values())).split([len(values) for values in sketch.values()])
     return Identity(tensors, dict(zip(sketch, block, strict=True)))
+
+
+def _is_constant(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor is a constant of the architecture: rotary frequencies, a causal mask or its fill value."""
+    match name.split(".")[-2:]:
+        case ["rotary_emb", "inv_freq"]:
+            return tensor.dim() == 1
+        case [module, "masked_bias"] if module in _ATTENTION:
+            return tensor.numel() == 1
+        case [module, "bias"] if module in _ATTENTION:
+            return tensor.dim() >= 2 and tensor.shape[-1] == tensor.shape[-2] and _one_matrix(tensor.shape)
+    return False
+
+
+def _one_matrix(shape: Sequence[int]) -> bool:
+    return all(size == 1 for size in shape[:-2])
 
 
 def _identify_tensor(tensor: Tensor) -> TensorIdentity:

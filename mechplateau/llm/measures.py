@@ -9,7 +9,7 @@ Over n new tokens after each prompt, with h the states at the n positions that p
 
 Locations: `final` (after the final norm, the paper's), `embed` (input of the first block), `layer_0` …
 (output of each block). What is undefined (no prompt with two tokens, states that overflow) is None. Where a final
-state is not finite, no token was chosen by it: repetition and entropy are None too.
+state is not finite or its logits chose no token, repetition and entropy are None too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor
 
-from mechplateau.llm.generation import FINAL, Generation
+from mechplateau.llm.generation import FINAL, UNDEFINED, Generation
 from mechplateau.metrics.entropy import sequence_entropy
 from mechplateau.metrics.repetition import repetition_frequency
 from mechplateau.metrics.similarity import mean_cosine
@@ -29,7 +29,7 @@ from mechplateau_kernels import pairwise_cosine
 def measure(generation: Generation) -> dict[str, float | None]:
     """The numbers by their column names."""
     n_tokens = generation.tokens.shape[1]
-    chosen = bool(generation.hidden[FINAL].isfinite().all())
+    chosen = bool(generation.hidden[FINAL].isfinite().all() and (generation.tokens != UNDEFINED).all())
     pairs = torch.ones(n_tokens, n_tokens, dtype=torch.bool)
     # Entropy asks only which tokens are equal: numbered anew, they need no table as wide as the vocabulary.
     vocabulary, numbered = generation.tokens.unique(return_inverse=True)

@@ -21,6 +21,8 @@ from mechplateau.llm.identity import Identity
 from mechplateau.runs.files import write_atomic, write_text
 
 _HEADER = "mechplateau"
+_FORMAT = 2
+"""Of a step's file. Those without this number left GPT-2's attention biases out of their hashes: void."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Example:
     """A prompt and what one checkpoint wrote after it, token by token."""
 
     prompt: str
-    tokens: tuple[str, ...]
+    tokens: tuple[str | None, ...]
+    """None where it is undefined: logits that are not finite choose no token."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ class StepRecord:
     examples: tuple[Example, ...] = ()
     suppressed: tuple[int, ...] = ()
     """Ids that were never generated."""
+    notes: tuple[str, ...] = ()
+    """What was chosen among several things in the checkpoint, in words."""
 
 
 class Store:
@@ -84,7 +89,7 @@ class Store:
         try:
             with safe_open(path, framework="pt") as file:
                 data = json.loads(file.metadata()[_HEADER])
-                if data["version"] != version:
+                if data.get("format") != _FORMAT or data["version"] != version:
                     return None
                 sketch = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError, KeyError, ValueError) as error:
@@ -96,6 +101,7 @@ class Store:
             prompt_ids=data["prompt_ids"],
             examples=tuple(Example(e["prompt"], tuple(e["tokens"])) for e in data["examples"]),
             suppressed=tuple(data["suppressed"]),
+            notes=tuple(data["notes"]),
         )
 
     def save(self, label: str, record: StepRecord) -> None:
@@ -103,12 +109,14 @@ class Store:
         from safetensors.torch import save_file
 
         data: dict[str, Any] = {
+            "format": _FORMAT,
             "version": record.version,
             "tensors": record.identity.record(),
             "measures": dict(record.measures) if record.measures is not None else None,
             "prompt_ids": record.prompt_ids,
             "examples": [{"prompt": e.prompt, "tokens": list(e.tokens)} for e in record.examples],
             "suppressed": list(record.suppressed),
+            "notes": list(record.notes),
         }
         metadata = {_HEADER: json.dumps(data, allow_nan=False)}
         sketch = dict(record.identity.sketch)

@@ -3,10 +3,10 @@
     step, stage, tokens   from the name; step is null for the final weights, which close the table
     label                 the name; for a step that is missing, none
     verdict               ok, final (of the row without a step), or the flags joined by +: other_model,
-                          duplicate, equals_final, foreign_tensor, jump; or missing (no such revision), broken
-                          (it cannot be read)
+                          duplicate, equals_final, foreign_tensor, jump, other_tokenizer; or missing (no such
+                          revision), broken (it cannot be read)
     doubtful              a flag was raised: the checkpoint may not be what its name says
-    note                  the verdict in words
+    note                  the verdict in words, and what was chosen among several things in the checkpoint
     joined                whether a curve may join this row to the one before: both are measured, neither
                           doubtful, nothing missing between them
     hash                  SHA-256 of the content
@@ -34,6 +34,11 @@ from mechplateau.runs.files import write_atomic
 if TYPE_CHECKING:
     import pandas as pd
 
+_NOTHING = "nothing speaks against it"
+_PUBLISHED = "the published weights"
+_LAST_STEP = "the last step, taken as the final weights"
+PLAIN_NOTES = (_NOTHING, _PUBLISHED, _LAST_STEP)
+"""Notes of checkpoints about which there is nothing to say."""
 _TEXT = ("label", "verdict", "note", "hash", "identity", "same_as", "dtype")
 _COUNT = ("step", "stage", "tokens")
 _ORDER = (
@@ -106,9 +111,11 @@ def _row(
         return {**row, "verdict": "broken", "note": broken[revision.label]}
     record, verdict = records[revision.label], verdicts[revision.label]
     plain = "final" if revision.step is None else "ok"
-    notes = verdict.notes or [_plain_note(revision, final_label)]
+    notes = [*(verdict.notes or [_plain_note(revision, final_label)]), *record.notes]
     if record.measures is not None and record.measures["cos_final"] is None:
         notes = [*notes, "its hidden states are not finite in the type it was run in, so nothing is measured"]
+    elif record.measures is not None and record.measures["repetition"] is None:
+        notes = [*notes, "its logits are not finite in the type it was run in, so the tokens are undefined"]
     return {
         **row,
         "verdict": "+".join(verdict.flags) or plain,
@@ -125,8 +132,8 @@ def _row(
 
 def _plain_note(revision: Revision, final_label: str) -> str:
     if revision.label != final_label:
-        return "nothing speaks against it"
-    return "the published weights" if revision.step is None else "the last step, taken as the final weights"
+        return _NOTHING
+    return _PUBLISHED if revision.step is None else _LAST_STEP
 
 
 def _fit_for_a_curve(row: Mapping[str, Any]) -> bool:

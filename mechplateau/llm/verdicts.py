@@ -19,6 +19,8 @@ In this order, each looking only at what the ones before let pass:
    steps, if the interval is longer) is flagged at its later end, or at its start if it is the first one. The
    detour of each matrix by itself is held to the same limit (flag `foreign_tensor`): a tensor may come from
    outside the series.
+5. **Other tokenizers.** A checkpoint whose tokenizer turns the prompts into other tokens than those of most (in
+   doubt: of the last one) is flagged `other_tokenizer`: its numbers cannot be compared with the others'.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class Known:
     label: str
     step: int | None
     identity: Identity
+    prompt_ids: str | None = None
+    """Stands for the prompts as its tokenizer sees them; None if it was not measured."""
 
 
 @dataclass
@@ -95,6 +99,7 @@ def judge(
         final = None
     _foreign_tensors(_without_copies(same_model, verdicts), final, verdicts)
     _jumps([known for known in same_model if not verdicts[known.label].doubtful], verdicts)
+    _other_tokenizers(everyone, verdicts)
     return verdicts
 
 
@@ -120,6 +125,23 @@ def _other_models(everyone: Sequence[Known], final: Known | None, verdicts: Mapp
                 "other_model",
                 f"its tensors are not those of {usual[0].label}: {len(names)} have another name or shape "
                 f"({_some(names)})",
+            )
+
+
+def _other_tokenizers(everyone: Sequence[Known], verdicts: Mapping[str, Verdict]) -> None:
+    measured = [known for known in everyone if known.prompt_ids is not None]
+    groups: dict[str | None, list[Known]] = {}
+    for known in measured:
+        groups.setdefault(known.prompt_ids, []).append(known)
+    usual = max(groups.values(), key=lambda group: (len(group), measured[-1] in group), default=[])
+    for group in groups.values():
+        if group is usual:
+            continue
+        for known in group:
+            verdicts[known.label].flag(
+                "other_tokenizer",
+                f"its tokenizer turns the prompts into other tokens than that of {usual[0].label}, so its numbers "
+                "cannot be compared",
             )
 
 

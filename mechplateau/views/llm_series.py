@@ -39,8 +39,8 @@ _MANY_ROWS = 60
 _MANY_LABELS = 40
 """As many steps fit under the map."""
 
-Examples = Mapping[str, Sequence[tuple[str, Sequence[str]]]]
-"""By checkpoint label: prompts and the tokens written after them."""
+Examples = Mapping[str, Sequence[tuple[str, Sequence[str | None]]]]
+"""By checkpoint label: prompts and the tokens written after them; None where a token is undefined."""
 
 
 def plot_series(table: pd.DataFrame) -> PaperFigure:
@@ -120,7 +120,10 @@ def render_series(
             (
                 visible_token(prompt),
                 [
-                    (names[label], [visible_token(t) for t in (examples or {})[label][i][1]])
+                    (
+                        names[label],
+                        [None if t is None else visible_token(t) for t in (examples or {})[label][i][1]],
+                    )
                     for label in shown
                 ],
             )

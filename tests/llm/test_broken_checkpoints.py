@@ -129,7 +129,7 @@ def test_a_checkpoint_of_another_size_is_not_joined(make_series, save_checkpoint
     assert analysis.table["cos_final"].notna().all()
 
 
-def test_states_that_overflow_leave_no_numbers_and_no_completions(make_series) -> None:
+def test_states_that_overflow_leave_no_numbers_and_no_tokens(make_series) -> None:
     series = make_series([0, 1, 2])
     weights = load_file(series / "step1" / "model.safetensors")
     for name, tensor in weights.items():
@@ -140,4 +140,5 @@ def test_states_that_overflow_leave_no_numbers_and_no_completions(make_series) -
     row = analysis.table.iloc[1]
     assert row[["loss", "repetition", "entropy", "cos_final"]].isna().all()
     assert "its hidden states are not finite in the type it was run in" in row["note"]
-    assert set(analysis.examples) == {"step0", "step2"}
+    assert {example.tokens for example in analysis.examples["step1"]} == {(None,) * 8}
+    assert all(None not in example.tokens for example in analysis.examples["step2"])

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from mechplateau.errors import CheckpointError, ConfigError
-from mechplateau.llm.generation import _draw, generate
+from mechplateau.llm.generation import UNDEFINED, _draw, generate
 from mechplateau.llm.measures import measure
 
 VOCABULARY = 50
@@ -234,3 +234,36 @@ def test_measuring_reports_no_choice_of_kernels(caplog: pytest.LogCaptureFixture
     monkeypatch.setattr(_dispatch, "_said", set())
     measure(Generation(torch.zeros(1, 3, dtype=torch.int64), {"final": torch.ones(1, 3, 4)}, 1.0))
     assert not caplog.records
+
+
+@pytest.mark.parametrize("temperature", [None, 1.0])
+def test_logits_that_overflow_choose_no_token(temperature: float | None) -> None:
+    """Finite states whose logits are too large for float16: no token is made up for them."""
+    torch.manual_seed(0)
+    model = ARCHITECTURES["neox"]().eval().half()
+    with torch.no_grad():
+        # The state after the final norm is 1 in each place.
+        model.gpt_neox.final_layer_norm.weight.zero_()
+        model.gpt_neox.final_layer_norm.bias.fill_(1.0)
+        model.get_output_embeddings().weight.zero_()
+        model.get_output_embeddings().weight[3] = 1.0
+        fine = generate(model, PROMPTS, n_tokens=3, temperature=temperature)
+        model.get_output_embeddings().weight[3:5] = 6e4
+        generation = generate(model, PROMPTS, n_tokens=3, temperature=temperature)
+    assert (fine.tokens == 3).any()
+    assert (fine.tokens >= 0).all()
+    assert (generation.tokens == UNDEFINED).all()
+    values = measure(generation)
+    assert (values["repetition"], values["entropy"]) == (None, None)
+    assert values["cos_final"] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_minus_infinity_only_rules_a_token_out() -> None:
+    torch.manual_seed(0)
+    model = ARCHITECTURES["neox"]().eval().half()
+    with torch.no_grad():
+        model.gpt_neox.final_layer_norm.weight.zero_()
+        model.gpt_neox.final_layer_norm.bias.fill_(1.0)
+        model.get_output_embeddings().weight.fill_(-6e4)
+        model.get_output_embeddings().weight[9] = -1.0
+        assert (generate(model, PROMPTS, n_tokens=2).tokens == 9).all()

@@ -43,6 +43,25 @@ def test_constants_of_the_architecture_are_left_out() -> None:
         identify(extra)
 
 
+@pytest.mark.parametrize(
+    "name", ["h.0.attn.c_attn.bias", "h.0.xattn.bias", "h.0.attn.bias", "h.0.my_rotary_emb.inv_freq"]
+)
+def test_a_trained_tensor_is_not_taken_for_a_mask(name: str) -> None:
+    """GPT-2's real biases end like the names of its mask buffers; a mask is a square, a bias is not."""
+    one, other = ({"h.0.attn.c_attn.weight": torch.ones(3), name: torch.full((48,), x)} for x in (0.0, 1.0))
+    assert identify(one).hash != identify(other).hash
+    assert identify({name: torch.full((48,), torch.nan)}).nonfinite == [name]
+
+
+def test_masks_are_told_by_name_and_shape() -> None:
+    w = {"h.0.attn.c_attn.weight": torch.ones(3)}
+    masks = {"h.0.attn.bias": torch.ones(1, 1, 4, 4).tril(), "h.0.crossattention.masked_bias": torch.ones(1)}
+    assert identify({**w, **masks}).hash == identify(w).hash
+    # Tensors without a mask's name or shape count.
+    for name, tensor in (("bias", torch.ones(4, 4)), ("h.0.attn.bias", torch.ones(2, 4, 4))):
+        assert identify({**w, name: tensor}).hash != identify(w).hash
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_rounded_copy_agrees_at_the_coarser_type(dtype: torch.dtype) -> None:
     name = str(dtype).removeprefix("torch.")

@@ -187,3 +187,10 @@ def test_the_page_fits_its_window(tmp_path: Path, open_page, width: int) -> None
     opened = open_page(path, viewport={"width": width, "height": 900})
     opened.check_quiet()
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_tokens_that_are_undefined_are_shown_as_that() -> None:
+    page = render_series(
+        series(["ok"], joined=[]), title="s", examples={"step0": [("p", ["undefined", None])]}
+    )
+    assert "<td>undefined</td><td><i>undefined</i></td>" in page

@@ -30,7 +30,7 @@ def test_a_sweep_at_paper_size(benchmark):
         ).eval()
         for seed in (0, 1)
     )
-    tokens, rows = task.sample(SEQUENCES), list(task.output_rows)
+    tokens, rows = task.sample(SEQUENCES, seed=0), list(task.output_rows)
     right = tokens[:, [row + 1 for row in rows], None]
     hooks = list(recipient.run_with_cache(tokens[:1, :-1])[1].cache_dict)
 

@@ -2,7 +2,7 @@
 
     run = mechplateau.load_run("runs/mws-0123456789ab")
     model = run.model("during")                       # a TransformerLens HookedTransformer
-    logits, cache = model.run_with_cache(run.task.sample(8)[:, :-1])
+    logits, cache = model.run_with_cache(run.task.sample(8, seed=0)[:, :-1])
 
 Everyday names live here and are imported when first used: `import mechplateau` costs nothing.
 """

@@ -170,7 +170,7 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _interventions_fit(self) -> Self:
-        for target in self.task.attention_targets(self.task.sample(2)):
+        for target in self.task.attention_targets(self.task.sample(2, seed=0)):
             if target.layer is not None and target.layer >= self.model.n_layers:
                 raise ValueError(
                     f"model.n_layers: expected more than {target.layer}, where {self.task.name}'s attention target "

@@ -85,7 +85,7 @@ def _claims(run: Run, plateau: Plateau) -> tuple[views.ClaimView, ...]:
 
 
 def _checkpoints(run: Run) -> tuple[views.CheckpointView, ...]:
-    tokens = run.task.sample(SHOWN_SAMPLES)
+    tokens = run.task.sample(SHOWN_SAMPLES, seed=0)
     shown = []
     for step in run.steps:
         try:
@@ -135,7 +135,7 @@ def _samples(run: Run, step: int, tokens: torch.Tensor) -> tuple[views.SampleVie
 def _targets(run: Run) -> tuple[views.TargetView, ...]:
     """Ω as masks over the whole map; one that differs from sequence to sequence has no outline."""
     shown = []
-    for target in run.task.attention_targets(run.task.sample(2)):
+    for target in run.task.attention_targets(run.task.sample(2, seed=0)):
         if target.mask.shape[0] != 1:
             continue
         mask = torch.zeros(run.task.n_input, run.task.n_input, dtype=torch.bool)

@@ -52,7 +52,7 @@ def test_the_three_phases_are_before_during_and_after(small):
     assert phases.before == 0
     assert phases.plateau.onset < phases.during < phases.plateau.drop
     assert phases.after == 400
-    tokens = small.task.sample(256)
+    tokens = small.task.sample(256, seed=0)
     accuracy = {}
     for phase in ("before", "during", "after"):
         model = small.model(phase)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from mechplateau.circuits.scoring import Scores
@@ -27,17 +28,28 @@ def effect_table(labels: Mapping[str, object], plain: Scores, edited: Scores) ->
     return pd.DataFrame(columns)
 
 
-def ablation(method: str, seed: int) -> Callable[[Tensor], Tensor]:
+def ablation(method: str, seed: int, inputs: Int[Tensor, "batch pos"]) -> Callable[[Tensor], Tensor]:
     """What takes an activation's place, by its first axis, the batch.
 
     zero: nothing; mean: its mean over the batch; resample: that of another sequence, each sequence's drawn
     once, never its own.
 
+    Args:
+        method: which of them.
+        seed: of resample.
+        inputs: what the model sees.
+
     Raises:
-        UserError: no such method; resample with one sequence (when called).
+        UserError: no such method; mean or resample over sequences that are all the same, or only one, which would
+            put back what is there.
     """
     if method not in METHODS:
         raise UserError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    if method != "zero" and bool((inputs == inputs[:1]).all()):
+        raise UserError(
+            f"{method}: expected at least 2 different sequences, got {len(inputs)}"
+            f"{'' if len(inputs) == 1 else ' of which all are equal'}"
+        )
 
     def replacement(activation: Tensor) -> Tensor:
         if method == "zero":

@@ -53,10 +53,10 @@ def ablate_heads(
         one line a head and position: layer, head, method, position, loss, loss_ablated, accuracy, accuracy_ablated.
 
     Raises:
-        UserError: no such head or method; resample with one sequence.
+        UserError: no such head or method; mean or resample with sequences that do not differ.
     """
     inputs = inputs_of(model, tokens)
-    replacement = ablation(method, seed)
+    replacement = ablation(method, seed, inputs)
     n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
     chosen = (
         [(layer, head) for layer in range(n_layers) for head in range(n_heads)] if heads is None else heads
@@ -111,10 +111,11 @@ def ablate_attention(
         one line a position: entries, method, position, loss, loss_ablated, accuracy, accuracy_ablated.
 
     Raises:
-        UserError: no such layer or head, a mask of another shape than the map (both are named), or no entry.
+        UserError: no such layer or head, a mask of another shape than the map (both are named), no entry, or mean or
+            resample with sequences that do not differ.
     """
     inputs = inputs_of(model, tokens)
-    replacement = ablation(method, seed)
+    replacement = ablation(method, seed, inputs)
     cfg, (batch, length) = model.cfg, inputs.shape
     chosen = list(range(cfg.n_heads)) if heads is None else list(heads)
     if not all(0 <= head < cfg.n_heads for head in chosen):

@@ -1,4 +1,4 @@
-"""Apply a tool to every checkpoint of a run: one table with a column `step`.
+"""Apply a tool, or any function of a model, to every checkpoint of a run: one table with a column `step`.
 
 Cost: the tool's, times the checkpoints, plus some milliseconds to load each. One model is in memory at a time.
 """
@@ -6,9 +6,12 @@ Cost: the tool's, times the checkpoints, plus some milliseconds to load each. On
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from mechplateau.circuits.progress import Clock, Listener, listener_for
 from mechplateau.errors import UserError
@@ -29,21 +32,22 @@ def over_run(
     """Call `tool(model, *args, **options)` for each checkpoint and put the tables one under the other.
 
     Example:
-        `over_run(run, composition_scores)`, or `over_run(run, ablate_heads, tokens, rows=run.task.output_rows)`
+        `over_run(run, composition_scores)`, or `over_run(run, ablate_heads, tokens, rows=run.task.output_rows)`, or
+        `over_run(run, lambda model: model.W_Q.norm())`
 
     Args:
         run: a run with checkpoints.
-        tool: takes a model first; returns a table, or a result with a `table`.
+        tool: takes a model first; returns a table, a result with a `table`, or one number (NaN where undefined).
         args, options: what else it takes.
         steps: kept steps; None: all.
         device: where the models are put.
         progress: hears of progress and time left; "stderr": shown there where it takes seconds; None: nobody.
 
     Returns:
-        the tool's table, with `step` as the first column.
+        the tool's table, with `step` as the first column; of numbers: step, value.
 
     Raises:
-        UserError: a step that was not kept, or a tool that returns no table.
+        UserError: a step that was not kept, a tool that returns neither, or a table that has a `step` already.
     """
     chosen = [run.step_of(step) for step in steps] if steps is not None else list(run.steps)
     if not chosen:
@@ -52,12 +56,25 @@ def over_run(
     clock = Clock(len(chosen), listener_for(progress, label))
     tables = []
     for step in chosen:
-        result = tool(run.model(step, device=device), *args, **options)
-        table = getattr(result, "table", result)
-        if not isinstance(table, pd.DataFrame):
-            raise UserError(
-                f"{label} returned {type(result).__name__}; expected a table, or a result with a table"
-            )
+        table = _table(tool(run.model(step, device=device), *args, **options), label)
         tables.append(table.assign(step=step)[["step", *table.columns]])
         clock.add(1)
     return pd.concat(tables, ignore_index=True)
+
+
+def _table(result: object, label: str) -> pd.DataFrame:
+    """What a tool returned, as a table; of a number, one line."""
+    table = getattr(result, "table", result)
+    if isinstance(table, Tensor | np.generic | np.ndarray) and np.prod(table.shape) == 1:
+        table = table.item()
+    if isinstance(table, Real):
+        return pd.DataFrame({"value": [table]})
+    if not isinstance(table, pd.DataFrame):
+        raise UserError(
+            f"{label} returned {type(result).__name__}; expected a table, a result with a table, or one number"
+        )
+    if "step" in table.columns:
+        raise UserError(
+            f"{label} returned a table with a column step, which the checkpoint's goes by; rename it"
+        )
+    return table

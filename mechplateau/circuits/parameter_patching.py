@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from mechplateau.circuits._sameness import require_other_weights
 from mechplateau.circuits.scoring import MEASURES, inputs_of, score
 from mechplateau.circuits.sweep import recovered
 from mechplateau.errors import UserError
@@ -76,6 +77,7 @@ def patch_parameters(
     *,
     rows: Sequence[int] | None = None,
     moved: Mapping[str, Sequence[Slot]] | None = None,
+    identity: bool = False,
 ) -> pd.DataFrame:
     """Move components of the donor's weights into the recipient, one at a time, and all but one.
 
@@ -85,7 +87,9 @@ def patch_parameters(
         recipient, donor: models of the same shapes.
         tokens: whole sequences.
         rows: positions that are scored (a task's `output_rows`); None: all.
-        moved: label → slots; None: `components(recipient)`.
+        moved: label → slots, at least one each; None: `components(recipient)`.
+        identity: allow recipient and donor to be one model (nothing changes then: a check), or, in a loop over
+            checkpoints that meets the recipient's own, do not warn of it.
 
     Returns:
         one line a component and mode: component, mode ("moved", "kept"), the three measures of `score` (means over
@@ -93,14 +97,22 @@ def patch_parameters(
         "recipient" and "donor" with a null mode, are the models themselves.
 
     Raises:
-        UserError: the models' parameters differ in name or shape (named with both), or a slot is not there.
+        UserError: the models' parameters differ in name or shape (named with both), a slot is not there, nothing is to
+            be moved, or recipient and donor are one model, without `identity`.
+
+    Warns:
+        UserWarning: recipient and donor are two models of equal weights.
     """
     inputs = inputs_of(recipient, tokens)
     inputs_of(donor, tokens)
     own, given = _parameters(recipient), _parameters(donor)
     _require_alike(own, given)
+    if not identity:
+        require_other_weights(recipient, donor)
     chosen = components(recipient) if moved is None else moved
     every: set[Slot] = {(name, None) for name in own}
+    if not chosen or not all(chosen.values()):
+        raise UserError("moved: expected at least one label, and weights for each, got none")
     for label, slots in chosen.items():
         if any(isinstance(slot, str) or len(slot) != 2 for slot in slots):
             raise UserError(f"{label}: expected pairs (weights, head or None), got {list(slots)}")

@@ -52,7 +52,8 @@ def ablate_positions(
         one line a method and position: method, position, loss, loss_ablated, accuracy, accuracy_ablated.
 
     Raises:
-        UserError: the model adds no positional embedding (rotary, say, or none); no such method.
+        UserError: the model adds no positional embedding (rotary, say, or none); no such method; mean or permuted
+            with a single position.
     """
     kind = model.cfg.positional_embedding_type
     if "hook_pos_embed" not in model.hook_dict:
@@ -64,6 +65,8 @@ def ablate_positions(
     if permutations < 1:
         raise UserError(f"permutations: expected at least 1, got {permutations}")
     inputs = inputs_of(model, tokens)
+    if inputs.shape[1] == 1 and (blind := [method for method in methods if method != "zero"]):
+        raise UserError(f"{blind[0]}: expected sequences of at least 3 tokens (2 positions), got 2")
     plain = score(model(inputs), tokens, rows)
     generator = torch.Generator().manual_seed(seed)
 

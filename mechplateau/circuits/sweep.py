@@ -30,6 +30,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechplateau.circuits._resuming import Resumer, acts_on_its_own_position
+from mechplateau.circuits._sameness import require_other_activations
 from mechplateau.circuits.editing import head_axis, require_hook
 from mechplateau.circuits.patching import Patch, activations
 from mechplateau.circuits.progress import Clock, Listener, listener_for
@@ -94,6 +95,7 @@ def patch_sweep(
     by_head: bool = True,
     batch_size: int = 64,
     memory_limit: float = 5e8,
+    identity: bool = False,
     progress: Listener | str | None = "stderr",
 ) -> PatchResult:
     """Patch the donor's activations into the recipient, one at a time.
@@ -101,18 +103,24 @@ def patch_sweep(
     Args:
         recipient, donor: models of the same shapes: checkpoints of one run or of two.
         tokens: whole sequences; both models see them (64 are plenty).
-        donor_tokens: other sequences for the donor, of the same shape; the right tokens are those of `tokens`.
+        donor_tokens: other sequences for the donor, of the same shape; the right tokens are those of `tokens`. Within
+            one model they must differ from `tokens` in at least one sequence before its last token.
         rows: positions that are scored (a task's `output_rows`); None: all.
         hooks: different names of hook points; None: every one that fires in this model.
         positions: "each", some, or "all": the whole activation at once.
         by_head: one head at a time, where an activation has heads.
         batch_size: sequences at a time.
         memory_limit: bytes that one forward's activations may take, about.
+        identity: allow a model to be patched with what it computes itself (which changes nothing: a check), or, in a
+            loop over checkpoints that meets the donor's own, do not warn of it.
         progress: hears of progress and time left; "stderr": shown there where it takes seconds; None: nobody.
 
     Raises:
-        UserError: an unknown hook, one that never fires, tokens or rows that do not fit, or activations of different
-            shapes (named with both).
+        UserError: an unknown hook, one that never fires, tokens or rows that do not fit, activations of different
+            shapes (named with both), or one model as recipient and donor with equal tokens, without `identity`.
+
+    Warns:
+        UserWarning: recipient and donor are two models of equal weights that see equal tokens.
     """
     inputs = inputs_of(recipient, tokens)
     donor_inputs = inputs if donor_tokens is None else inputs_of(donor, donor_tokens)
@@ -122,6 +130,8 @@ def patch_sweep(
             f"got {[len(donor_inputs), donor_inputs.shape[1] + 1]}"
         )
     inputs_of(donor, tokens)
+    if not identity:
+        require_other_activations(recipient, donor, inputs, donor_inputs)
     scored = checked_rows(rows, inputs.shape[1])
     if batch_size < 1:
         raise UserError(f"batch_size: expected at least 1 sequence, got {batch_size}")

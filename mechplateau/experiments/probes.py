@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from mechplateau.circuits import probe
 from mechplateau.errors import UserError
@@ -110,7 +109,7 @@ def _probe_at(
     model = run.model(step)
     hook = f"blocks.{run.config.model.n_layers - 1}.hook_attn_out"
     most = max(split["sequences"] for split in splits.values())
-    tokens = run.task.sample(most, torch.Generator().manual_seed(_SEED))
+    tokens = run.task.sample(most, seed=_SEED)
 
     def fit(split: Mapping[str, int], control: bool) -> pd.Series:
         table = probe(

@@ -107,7 +107,7 @@ def _partial(metrics: pd.DataFrame, task: Task, steps: np.ndarray, learned: int 
 
 def _entropy(task: Task, outputs: Sequence[int]) -> float:
     """Entropy in nats of each of these outputs over the data, mean over them; of 65,536 sequences."""
-    tokens = task.sample(2**16, torch.Generator().manual_seed(0))[:, task.prompt_length :]
+    tokens = task.sample(2**16, seed=0)[:, task.prompt_length :]
     shares = [torch.bincount(tokens[:, r]).double() / len(tokens) for r in outputs]
     return float(np.mean([torch.special.entr(share).sum() for share in shares]))
 

@@ -340,7 +340,7 @@ class ImposedPattern(_FromFile):
         return maps
 
     def check(self, task: Task, model: ModelConfig) -> None:
-        if any(target.mask.shape[0] != 1 for target in task.attention_targets(task.sample(2))):
+        if any(target.mask.shape[0] != 1 for target in task.attention_targets(task.sample(2, seed=0))):
             raise ConfigError(
                 f"kind: imposed_pattern is one pattern for all sequences, and the Ω of {task.name} varies; "
                 "transfer the parameters (KQ) instead"

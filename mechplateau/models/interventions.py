@@ -131,7 +131,7 @@ class AttentionScale(Intervention):
         for layer in self.layers or ():
             if not 0 <= layer < model.n_layers:
                 raise ConfigError(f"layers: expected layers from 0 to {model.n_layers - 1}, got {layer}")
-        targets = task.attention_targets(task.sample(2))
+        targets = task.attention_targets(task.sample(2, seed=0))
         if any(target.mask.shape[0] != 1 for target in targets):
             raise ConfigError(
                 f"kind: attention_scale needs one Ω for all sequences; that of {task.name} varies"
@@ -170,7 +170,7 @@ def scaled_entries(task: Task, n_layers: int, layers: tuple[int, ...] | None) ->
     """Ω of the rows outside the partial solution: layer → bool `[n_ctx, n_ctx]` (query, key)."""
     left_alone = {task.output_rows[r] for r in task.partial_outputs or ()}
     masks: dict[int, torch.Tensor] = {}
-    for target in task.attention_targets(task.sample(1)):
+    for target in task.attention_targets(task.sample(1, seed=0)):
         for layer in range(n_layers) if target.layer is None else [target.layer]:
             if layers is not None and layer not in layers:
                 continue

@@ -33,7 +33,7 @@ class ProgressReward(Intervention):
     """Steps over which the weight rises linearly from 0 at `start`; 0: all of it at once."""
 
     def check(self, task: Task, model: ModelConfig) -> None:
-        if not task.attention_targets(task.sample(2)):
+        if not task.attention_targets(task.sample(2, seed=0)):
             raise ConfigError(f"kind: progress_reward needs an Ω; {task.name} states none")
 
     def conflict(self, other: Intervention) -> str | None:

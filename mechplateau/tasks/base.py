@@ -7,6 +7,7 @@ Nothing about a task is written anywhere else.
 
 from __future__ import annotations
 
+import operator
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -91,21 +92,46 @@ class Task(Config):
         return tuple(str(token) for token in range(self.vocab_size))
 
     def sample(
-        self, batch: int, generator: torch.Generator | None = None, device: str | torch.device = "cpu"
+        self,
+        batch: int,
+        generator: torch.Generator | None = None,
+        device: str | torch.device = "cpu",
+        *,
+        seed: int | None = None,
     ) -> Int[Tensor, "batch seq"]:
-        """Make `batch` fresh sequences, int64 `[batch, n_ctx]`, on `device`.
+        """Make `batch` sequences, int64 `[batch, n_ctx]`, on `device`.
+
+        With neither a generator nor a seed, each call gives new data, as `torch.randn` does, and
+        `torch.manual_seed` makes it repeat (one number is drawn from torch's CPU generator, whatever the device).
+        The same seed gives the same data on a kind of device: two different batches need two seeds.
 
         Args:
             batch: how many, at least 1.
-            generator: a generator on that device; None means one seeded with 0, so that equal calls give
-                equal data. The global generator is never read.
+            generator: a generator on that device, which goes on from call to call.
             device: where to make them.
+            seed: that of a generator for this call alone.
+
+        Raises:
+            ConfigError: both a generator and a seed, one of another kind or device, or fewer than 1 sequence.
         """
+        batch = _whole_number(batch, "batch")
         if batch < 1:
             raise ConfigError(f"batch: expected at least 1 sequence, got {batch}")
+        place = torch.device(device)
         if generator is None:
-            generator = torch.Generator(device).manual_seed(0)
-        return self._sample(batch, generator, torch.device(device))
+            return self._sample(batch, _generator(place, seed), place)
+        if seed is not None:
+            raise ConfigError("seed: expected a generator or a seed, got both; leave one of them out")
+        if not isinstance(generator, torch.Generator):
+            raise ConfigError(
+                f"generator: expected a torch.Generator, got {generator!r}; a seed is given by name, as in seed=0"
+            )
+        if generator.device.type != place.type:
+            raise ConfigError(
+                f"generator: expected one on {place}, where the sequences are made, got one on {generator.device}; "
+                f"make it with torch.Generator({str(place)!r})"
+            )
+        return self._sample(batch, generator, place)
 
     @abstractmethod
     def _sample(self, batch: int, generator: torch.Generator, device: torch.device) -> Tensor:
@@ -173,6 +199,21 @@ class OneOutputPerInput(Task):
     @property
     def n_outputs(self) -> int:
         return self.n
+
+
+def _generator(device: torch.device, seed: int | None) -> torch.Generator:
+    """One for a single call; without a seed, from the next number of torch's CPU generator."""
+    if seed is None:
+        seed = int(torch.randint(2**63 - 1, (), device="cpu"))
+    return torch.Generator(device).manual_seed(_whole_number(seed, "seed"))
+
+
+def _whole_number(value: object, name: str) -> int:
+    """A number that counts, of Python's, numpy's or torch's kinds."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(f"{name}: expected a whole number, got {value!r}") from None
 
 
 _TaskType = TypeVar("_TaskType", bound=Task)

@@ -85,7 +85,7 @@ class AttentionTargets:
     def __init__(self, task: Task, n_layers: int, device: torch.device):
         self._task = task
         # Of two sequences, since one cannot tell a mask that varies from one that is the same for all.
-        targets = task.attention_targets(task.sample(2, device=device))
+        targets = task.attention_targets(task.sample(2, device=device, seed=0))
         self.tracked: list[TrackedTarget] = []
         slots = [0] * n_layers
         for index, target in enumerate(targets):

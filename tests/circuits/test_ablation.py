@@ -121,7 +121,7 @@ def test_entries_are_zeroed_without_renormalizing(tokens, attention):
 
 def test_on_and_off_omega_are_the_rows_of_omega():
     task = MovingWindowSum(n=3, k=2, p=5, max_num=4)
-    tokens = task.sample(2)
+    tokens = task.sample(2, seed=0)
     on, off = (target_entries(task, tokens, 2, which) for which in ("on", "off"))
     assert on.keys() == off.keys() == {0, 1}
     expected = torch.tensor(
@@ -150,8 +150,6 @@ def test_refusals_of_ablations(tokens):
         ablate_heads(model, tokens, method="noise")
     with pytest.raises(UserError, match=r"got \(0, 2\)"):
         ablate_heads(model, tokens, heads=[(0, 2)])
-    with pytest.raises(UserError, match="at least 2 sequences"):
-        ablate_heads(model, tokens[:1], method="resample")
 
 
 def test_without_positions_the_planted_head_is_lost(planted, generator):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
+import torch
 
 from mechplateau.circuits.ablation import ablate_attention, target_entries
 from mechplateau.circuits.composition import composition_scores
@@ -17,7 +19,7 @@ from .trained import toy
 
 
 def test_a_tool_is_applied_to_each_checkpoint(toy_run):
-    tokens, rows = toy_run.task.sample(16), toy_run.task.output_rows
+    tokens, rows = toy_run.task.sample(16, seed=0), toy_run.task.output_rows
     heard = []
     table = over_run(toy_run, ablate_positions, tokens, rows=rows, methods=["zero"], progress=heard.append)
     assert table.columns[0] == "step"
@@ -27,6 +29,24 @@ def test_a_tool_is_applied_to_each_checkpoint(toy_run):
         same = table[table["step"] == step].drop(columns="step").reset_index(drop=True)
         assert same.equals(alone)
     assert heard[-1].done == 1.0
+
+
+@pytest.mark.parametrize(
+    "number",
+    [lambda norm: norm, lambda norm: norm.item(), lambda norm: norm.numpy(), lambda norm: norm[None]],
+)
+def test_a_number_of_each_checkpoint_is_a_column_of_values(toy_run, number):
+    steps = toy_run.steps[-2:]
+    table = over_run(toy_run, lambda model: number(model.W_Q.detach().norm()), steps=steps)
+    assert list(table.columns) == ["step", "value"]
+    assert list(table["step"]) == list(steps)
+    for step, value in zip(steps, table["value"], strict=True):
+        assert value == toy_run.weights(step)["blocks.0.attn.W_Q"].norm().item()
+
+
+def test_an_undefined_number_is_nan(toy_run):
+    table = over_run(toy_run, lambda model: float("nan"), steps=[0])
+    assert table["value"].isna().all()
 
 
 def test_composition_over_training_begins_at_chance(tmp_path):
@@ -40,15 +60,18 @@ def test_composition_over_training_begins_at_chance(tmp_path):
 def test_steps_and_tools_that_do_not_fit_are_errors(toy_run):
     with pytest.raises(RunError, match="no checkpoint at step 7"):
         over_run(toy_run, ablate_positions, steps=[7])
-    with pytest.raises(UserError, match="returned int; expected a table"):
-        over_run(toy_run, lambda model: 3, steps=[0])
+    for result in (None, "3", [1.0], torch.zeros(2)):
+        with pytest.raises(UserError, match=r"<lambda> returned .*; expected a table, .* or one number"):
+            over_run(toy_run, lambda model, result=result: result, steps=[0])
+    with pytest.raises(UserError, match="a table with a column step, which"):
+        over_run(toy_run, lambda model: pd.DataFrame({"step": [1]}), steps=[0])
     with pytest.raises(UserError, match="and this model has one"):
         over_run(toy_run, composition_scores)
 
 
 def test_only_the_entries_on_omega_are_needed_after_the_plateau(toy_run):
     task = toy_run.task
-    tokens, model = task.sample(64), toy_run.model("after")
+    tokens, model = task.sample(64, seed=0), toy_run.model("after")
     lost = {
         which: ablate_attention(model, tokens, target_entries(task, tokens, 1, which), rows=task.output_rows)
         for which in ("on", "off")
@@ -61,7 +84,7 @@ def test_only_the_entries_on_omega_are_needed_after_the_plateau(toy_run):
 def test_moving_the_solution_into_the_plateau(toy_run):
     """Of the whole donor nothing is missing; of its attention alone the loss is not yet recovered."""
     task = toy_run.task
-    tokens, rows = task.sample(32), task.output_rows
+    tokens, rows = task.sample(32, seed=0), task.output_rows
     during, after = toy_run.model("during"), toy_run.model("after")
     result = patch_sweep(during, after, tokens, rows=rows, positions="all")
     recovered = result.table.set_index("hook")["recovered_loss"].astype(float)

@@ -105,7 +105,7 @@ def test_hooks_that_do_not_fire_are_errors(tokens):
     with pytest.raises(UserError, match=r"blocks\.1\.hook_mlp_out never fired"):
         activations(model, inputs, ["blocks.0.hook_attn_out", "blocks.1.hook_mlp_out"])
     with pytest.raises(UserError, match=r"blocks\.1\.hook_mlp_out never fired"):
-        patch_sweep(model, model, tokens, hooks=["blocks.1.hook_mlp_out"])
+        patch_sweep(model, plain_model(attn_only=True, seed=1), tokens, hooks=["blocks.1.hook_mlp_out"])
     assert not hooks_left(model)
 
 

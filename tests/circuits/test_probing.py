@@ -17,7 +17,7 @@ TASK = MovingWindowSum(n=4, k=2, p=10, max_num=9)
 
 
 def test_labels_are_what_they_say():
-    tokens = TASK.sample(50)
+    tokens = TASK.sample(50, seed=0)
     rows = TASK.output_rows
     x = tokens[:, :4]
     for label, expected in {
@@ -81,7 +81,7 @@ def test_positions_are_read_from_the_residual_stream_and_the_control_is_not_fool
 
 
 def test_any_hook_of_any_model_and_the_tasks_rows():
-    tokens = TASK.sample(16)
+    tokens = TASK.sample(16, seed=0)
     for model in (make_model(n_ctx=9), plain_model(positional_embedding_type="rotary", rotary_dim=8)):
         line = probe(model, tokens, "output", hook="blocks.1.mlp.hook_post", task=TASK, max_iter=20).iloc[0]
         assert line["n_train"] == line["n_test"] == 8 * 4
@@ -92,7 +92,7 @@ def test_any_hook_of_any_model_and_the_tasks_rows():
 
 
 def test_refusals_of_probes():
-    model, tokens = make_model(), TASK.sample(8)
+    model, tokens = make_model(), TASK.sample(8, seed=0)
     with pytest.raises(UserError, match=r"no hook 'blocks\.0\.hook_z'"):
         probe(model, tokens, "input", hook="blocks.0.hook_z")
     with pytest.raises(UserError, match="label: expected one of input, output"):

@@ -218,7 +218,7 @@ def test_an_imposed_pattern_is_the_pattern(tmp_path, source):
     pattern = source.maps()["pattern.L0"]
     (imposed,) = config.interventions
     model = build_model(config.model, vocab_size=config.task.vocab_size, n_ctx=config.task.n_ctx)
-    tokens = config.task.sample(3)
+    tokens = config.task.sample(3, seed=0)
     plain = model(tokens[:, :-1])
     handle = imposed.attach(model, config.task)
     logits, cache = model.run_with_cache(tokens[:, :-1])

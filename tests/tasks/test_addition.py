@@ -15,7 +15,7 @@ def number(digits: list[int]) -> int:
 @pytest.mark.parametrize("digits", [1, 2, 4, 17])
 @pytest.mark.parametrize("reverse", [True, False])
 def test_sequences_are_those_of_the_definition(digits, reverse):
-    tokens = Addition(digits=digits, reverse=reverse).sample(300)
+    tokens = Addition(digits=digits, reverse=reverse).sample(300, seed=0)
     assert tokens.shape == (300, 3 * digits + 3)
     for row in tokens.tolist():
         a, plus, b = row[:digits], row[digits], row[digits + 1 : 2 * digits + 1]
@@ -30,20 +30,20 @@ def test_sequences_are_those_of_the_definition(digits, reverse):
 
 def test_omega_is_the_place_and_the_one_before():
     task = Addition(digits=3)
-    (target,) = task.attention_targets(task.sample(1))
+    (target,) = task.attention_targets(task.sample(1, seed=0))
     # Positions: a 0 1 2, + 3, b 4 5 6, = 7; the sum's digits are predicted at rows 7 … 10.
     assert target.rows == (7, 8, 9, 10)
     sources = [row.nonzero().flatten().tolist() for row in target.mask[0]]
     assert sources == [[2, 6], [1, 2, 5, 6], [0, 1, 4, 5], [0, 4]]
     plain = Addition(digits=3, reverse=False)
-    (target,) = plain.attention_targets(plain.sample(1))
+    (target,) = plain.attention_targets(plain.sample(1, seed=0))
     assert [row.nonzero().flatten().tolist() for row in target.mask[0]] == sources[::-1]
 
 
 def test_omega_holds_what_each_digit_needs():
     """A digit is decided by its place's two digits and the carry, which the place before decides up to a 9."""
     task = Addition(digits=3)
-    for row in task.sample(200).tolist():
+    for row in task.sample(200, seed=0).tolist():
         a, b, total = row[:3], row[4:7], row[8:]
         assert total[0] == (a[2] + b[2]) % 10
         if a[2] + b[2] != 9:

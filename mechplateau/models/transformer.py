@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformer_lens import HookedTransformer, HookedTransformerConfig
+from transformer_lens import HookedTransformerConfig
 from transformer_lens.components import LayerNormPre, TransformerBlock
 from transformer_lens.weight_processing import ProcessWeights
 
@@ -23,6 +23,7 @@ from mechplateau.models import processing
 from mechplateau.models.attention import LinearAttention, SoftmaxAttention
 from mechplateau.models.config import ModelConfig
 from mechplateau.models.generation import generate_on
+from mechplateau.models.labels import LabeledTokens
 from mechplateau.models.layers import (
     FusedLayerNorm,
     LookupEmbed,
@@ -42,7 +43,7 @@ _ROWS_SUM_TO_ONE = (
 )
 
 
-class PlateauTransformer(HookedTransformer):
+class PlateauTransformer(LabeledTokens):
     """A HookedTransformer with linear or softmax attention, built by `build_model`.
 
     Attributes:
@@ -184,6 +185,7 @@ def build_model(
     n_ctx: int,
     generator: torch.Generator | None = None,
     device: str | torch.device = "cpu",
+    token_labels: Sequence[str] | None = None,
 ) -> PlateauTransformer:
     """A freshly initialized model.
 
@@ -197,10 +199,12 @@ def build_model(
         n_ctx: longest sequence.
         generator: a CPU generator, so that a seed gives the same weights on every device; None: seed 0.
         device: where the model is put.
+        token_labels: what `model.to_str_tokens` shows for each token (a task's `token_labels`).
 
     Source: arXiv 2506.13688, appendix A.
     """
     model = PlateauTransformer(config, vocab_size, n_ctx, device)
+    model.token_labels = token_labels
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
     residual_std = INIT_STD / math.sqrt(2 * config.n_layers)
     with torch.no_grad():

@@ -207,7 +207,11 @@ def model_from_checkpoint(
             f"{path}: belongs to another run than the config.yaml beside it; load it by itself"
         )
     model = build_model(
-        config.model, vocab_size=config.task.vocab_size, n_ctx=config.task.n_ctx, device=device
+        config.model,
+        vocab_size=config.task.vocab_size,
+        n_ctx=config.task.n_ctx,
+        device=device,
+        token_labels=config.task.token_labels,
     )
     load_weights(model, tensors, str(path))
     if bool(model.unembed.b_U.any()):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import operator
 import re
 import types
 import typing
@@ -21,6 +22,18 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from mechplateau.errors import ConfigError
 
 _DEEPEST = 50
+
+
+def whole_number(value: object, name: str) -> int:
+    """A number that counts or numbers something, of Python's, numpy's or torch's kinds.
+
+    Raises:
+        ConfigError: it is none; `name` is what it was given as.
+    """
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(f"{name}: expected a whole number, got {value!r}") from None
 
 
 class Config(BaseModel):

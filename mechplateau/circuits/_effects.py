@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mechplateau.circuits.scoring import Scores
 from mechplateau.errors import UserError
+from mechplateau.schema import whole_number
 
 METHODS = ("zero", "mean", "resample")
 
@@ -69,7 +70,7 @@ def others(batch: int, seed: int) -> Tensor:
     """
     if batch < 2:
         raise UserError("resample: expected at least 2 sequences, got 1")
-    cycle = torch.randperm(batch, generator=torch.Generator().manual_seed(seed))
+    cycle = torch.randperm(batch, generator=torch.Generator().manual_seed(whole_number(seed, "seed")))
     target = torch.empty_like(cycle)
     target[cycle] = cycle.roll(1)
     return target

@@ -1,4 +1,4 @@
-"""A comparison of a thing with itself gives a table of nothing: it is refused, or said."""
+"""Two models that are compared must differ, but not in how their weights are written: what else is refused, or said."""
 
 from __future__ import annotations
 
@@ -72,3 +72,23 @@ def same_weights(one: HookedTransformer, other: HookedTransformer) -> bool:
         parameter.shape == theirs[name].shape and torch.equal(parameter.cpu(), theirs[name].cpu())
         for name, parameter in ours.items()
     )
+
+
+def require_alike_written(recipient: HookedTransformer, donor: HookedTransformer) -> None:
+    """Raise where one model's weights were processed (folded, centered) and the other's were not.
+
+    They may compute the same, but their activations and weights do not mean the same.
+
+    Raises:
+        UserError: names what differs.
+    """
+    ours, theirs = (
+        (model.cfg.normalization_type, getattr(model, "weights_processed", None))
+        for model in (recipient, donor)
+    )
+    if ours[0] != theirs[0] or (None not in (ours[1], theirs[1]) and ours[1] != theirs[1]):
+        raise UserError(
+            "recipient and donor write the same functions differently (norms "
+            f"{ours[0]} and {theirs[0]}; weights processed: {ours[1]} and {theirs[1]}), so that nothing of one means "
+            "the same in the other; process both or neither"
+        )

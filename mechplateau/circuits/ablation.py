@@ -10,8 +10,9 @@ component is enough for, use `patch_sweep`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from mechplateau.circuits._effects import ablation, effect_table
 from mechplateau.circuits.editing import run_edited
-from mechplateau.circuits.scoring import inputs_of, score
+from mechplateau.circuits.scoring import inputs_of, require_task_of, score
 from mechplateau.errors import UserError
 
 if TYPE_CHECKING:
@@ -58,9 +59,8 @@ def ablate_heads(
     inputs = inputs_of(model, tokens)
     replacement = ablation(method, seed, inputs)
     n_layers, n_heads = model.cfg.n_layers, model.cfg.n_heads
-    chosen = (
-        [(layer, head) for layer in range(n_layers) for head in range(n_heads)] if heads is None else heads
-    )
+    every = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+    chosen = every if heads is None else _numbers(heads, "pairs (layer, head)")
     if not chosen:
         raise UserError("heads: expected at least one pair (layer, head), got none")
     plain = score(model(inputs), tokens, rows)
@@ -117,7 +117,9 @@ def ablate_attention(
     inputs = inputs_of(model, tokens)
     replacement = ablation(method, seed, inputs)
     cfg, (batch, length) = model.cfg, inputs.shape
-    chosen = list(range(cfg.n_heads)) if heads is None else list(heads)
+    if not isinstance(entries, Mapping) or not all(isinstance(mask, Tensor) for mask in entries.values()):
+        raise UserError(f"entries: expected layer → bool tensor, got {type(entries).__name__}")
+    chosen = list(range(cfg.n_heads)) if heads is None else _numbers(heads, "heads")
     if not all(0 <= head < cfg.n_heads for head in chosen):
         raise UserError(f"heads: expected heads below {cfg.n_heads}, got {chosen}")
     edits = []
@@ -163,9 +165,13 @@ def target_entries(
 
     Returns:
         layer → bool `[batch or 1, query, key]`; layers without an Ω are left out.
+
+    Raises:
+        UserError: tokens that are not of this task's length and vocabulary.
     """
     if which not in ("on", "off"):
         raise UserError(f'which: expected "on" or "off", got {which!r}')
+    require_task_of(tokens, task)
     on: dict[int, Tensor] = {}
     concerned: dict[int, Tensor] = {}
     for target in task.attention_targets(tokens):
@@ -179,3 +185,13 @@ def target_entries(
                 concerned[layer] = concerned[layer] | row if layer in concerned else row
     causal = torch.ones(task.n_input, task.n_input, dtype=torch.bool).tril()
     return {layer: mask if which == "on" else concerned[layer] & causal & ~mask for layer, mask in on.items()}
+
+
+def _numbers(given: Iterable[Any], what: str) -> list[Any]:
+    """Heads, or pairs (layer, head), as Python's numbers."""
+    try:
+        if what == "heads":
+            return [operator.index(head) for head in given]
+        return [(operator.index(layer), operator.index(head)) for layer, head in given]
+    except (TypeError, ValueError):
+        raise UserError(f"heads: expected {what}, got {given!r}") from None

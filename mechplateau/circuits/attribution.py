@@ -102,7 +102,7 @@ def attribute_logits(
     inputs = inputs_of(model, tokens)
     chosen = checked_rows(rows, inputs.shape[1])
     index = torch.tensor(chosen, device=inputs.device)
-    right = tokens.to(inputs.device)[:, index + 1]
+    right = tokens.to(inputs.device)[:, index + 1].long()
     stream, logits = _components(model, inputs, index)
     scale = _scale(model, torch.stack(list(stream.values())).sum(0))
     directions = _directions(model, right, of)

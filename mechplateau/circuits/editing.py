@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechplateau.circuits.scoring import seen_by
 from mechplateau.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def run_edited(
         edits: applied where their hooks fire; several on one hook, in their order.
 
     Raises:
-        UserError: a hook that this model has not, that never fired, or an edit that changed a shape.
+        UserError: a hook that this model has not, that never fired, an edit that changed a shape, or inputs that the
+            model cannot take (see `seen_by`).
     """
     fired: set[str] = set()
 
@@ -59,8 +61,13 @@ def run_edited(
 
         return hook
 
-    for name, _ in edits:
-        require_hook(model, name)
+    inputs = seen_by(model, inputs)
+    for edit in edits:
+        if not (isinstance(edit, tuple) and len(edit) == 2 and callable(edit[1])):
+            raise UserError(
+                f"edits: expected pairs (hook, function of its activation), got {type(edit).__name__}"
+            )
+        require_hook(model, edit[0])
     with model.hooks(fwd_hooks=[(name, hook_for(name, edit)) for name, edit in edits]):
         logits = model(inputs)
     if silent := sorted({name for name, _ in edits} - fired):

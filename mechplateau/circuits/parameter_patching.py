@@ -20,10 +20,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mechplateau.circuits._sameness import require_other_weights
+from mechplateau.circuits._sameness import require_alike_written, require_other_weights
 from mechplateau.circuits.scoring import MEASURES, inputs_of, score
 from mechplateau.circuits.sweep import recovered
 from mechplateau.errors import UserError
+from mechplateau.schema import whole_number
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -98,7 +99,8 @@ def patch_parameters(
 
     Raises:
         UserError: the models' parameters differ in name or shape (named with both), a slot is not there, nothing is to
-            be moved, or recipient and donor are one model, without `identity`.
+            be moved, one's weights were processed and the other's not, or recipient and donor are one model, without
+            `identity`.
 
     Warns:
         UserWarning: recipient and donor are two models of equal weights.
@@ -107,16 +109,20 @@ def patch_parameters(
     inputs_of(donor, tokens)
     own, given = _parameters(recipient), _parameters(donor)
     _require_alike(own, given)
+    require_alike_written(recipient, donor)
     if not identity:
         require_other_weights(recipient, donor)
     chosen = components(recipient) if moved is None else moved
     every: set[Slot] = {(name, None) for name in own}
+    if not isinstance(chosen, Mapping):
+        raise UserError(f"moved: expected label → pairs (weights, head or None), got {type(chosen).__name__}")
     if not chosen or not all(chosen.values()):
         raise UserError("moved: expected at least one label, and weights for each, got none")
     for label, slots in chosen.items():
         if any(isinstance(slot, str) or len(slot) != 2 for slot in slots):
             raise UserError(f"{label}: expected pairs (weights, head or None), got {list(slots)}")
         for name, head in slots:
+            head = head if head is None else whole_number(head, f"{label}: head")
             if name not in own or (head is not None and not 0 <= head < own[name].shape[0]):
                 raise UserError(
                     f"{label}: no such weights {name!r}{'' if head is None else f', head {head}'}"

@@ -22,7 +22,9 @@ from mechplateau.circuits.editing import (
     require_same_shape,
     run_edited,
 )
+from mechplateau.circuits.scoring import checked_rows, seen_by
 from mechplateau.errors import UserError
+from mechplateau.schema import whole_number
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -68,13 +70,12 @@ def part_of(
     where: list[slice | Tensor] = [slice(None)] * activation.dim()
     if positions is not None:
         axis = position_axis(hook)
-        length = activation.shape[axis]
-        if not all(0 <= position < length for position in positions):
-            raise UserError(f"{hook}: expected positions from 0 to {length - 1}, got {list(positions)}")
-        where[axis] = torch.tensor(list(positions), dtype=torch.int64, device=activation.device)
+        chosen = checked_rows(positions, activation.shape[axis], f"{hook}: positions")
+        where[axis] = torch.tensor(chosen, device=activation.device)
     if head is not None:
         axis_of_heads = head_axis(hook)
         n_heads = 0 if axis_of_heads is None else activation.shape[axis_of_heads]
+        head = whole_number(head, f"{hook}: head")
         if axis_of_heads is None or not 0 <= head < n_heads:
             raise UserError(f"{hook}: expected a head below {n_heads}, got {head}")
         where[axis_of_heads] = slice(head, head + 1)
@@ -88,11 +89,13 @@ def activations(
     """Activations at the named hooks, and no others, in one forward.
 
     Raises:
-        UserError: a hook that this model has not, or that does not fire.
+        UserError: a hook that this model has not, or that does not fire, or inputs that the model cannot take.
     """
+    if isinstance(hooks, str):
+        raise UserError(f"hooks: expected a list of names, got {hooks!r}")
     for hook in hooks:
         require_hook(model, hook)
-    _, cache = model.run_with_cache(inputs, names_filter=list(hooks))
+    _, cache = model.run_with_cache(seen_by(model, inputs), names_filter=list(hooks))
     if silent := [hook for hook in hooks if hook not in cache.cache_dict]:
         raise UserError(
             f"{', '.join(silent)} never fired in this forward; a setting of the model switches it off"
@@ -110,4 +113,9 @@ def run_patched(
     Raises:
         UserError: a patch that does not fit, or whose hook never fired.
     """
+    if not all(isinstance(patch, Patch) and isinstance(patch.value, Tensor) for patch in patches):
+        raise UserError(
+            f"patches: expected a list of Patch, each with a tensor, got "
+            f"{', '.join(type(patch).__name__ for patch in patches)}"
+        )
     return run_edited(model, inputs, [(patch.hook, patch) for patch in patches])

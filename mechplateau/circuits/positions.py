@@ -21,6 +21,7 @@ from mechplateau.circuits._effects import effect_table
 from mechplateau.circuits.editing import run_edited
 from mechplateau.circuits.scoring import MEASURES, Scores, inputs_of, score
 from mechplateau.errors import UserError
+from mechplateau.schema import whole_number
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -62,13 +63,13 @@ def ablate_positions(
         )
     if isinstance(methods, str) or not methods or not set(methods) <= set(WAYS):
         raise UserError(f"methods: expected a list of some of {', '.join(WAYS)}, got {methods!r}")
-    if permutations < 1:
+    if whole_number(permutations, "permutations") < 1:
         raise UserError(f"permutations: expected at least 1, got {permutations}")
     inputs = inputs_of(model, tokens)
     if inputs.shape[1] == 1 and (blind := [method for method in methods if method != "zero"]):
         raise UserError(f"{blind[0]}: expected sequences of at least 3 tokens (2 positions), got 2")
     plain = score(model(inputs), tokens, rows)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(whole_number(seed, "seed"))
 
     def scored(edit) -> Scores:
         return score(run_edited(model, inputs, [("hook_pos_embed", edit)]), tokens, rows)

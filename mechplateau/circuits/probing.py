@@ -10,6 +10,7 @@ probe shows what is there, not what is used: for that, ablate or patch.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from mechplateau.circuits.editing import head_axis, position_axis
 from mechplateau.circuits.patching import activations
-from mechplateau.circuits.scoring import checked_rows, inputs_of
+from mechplateau.circuits.scoring import checked_rows, inputs_of, require_task_of
 from mechplateau.errors import UserError
 from mechplateau.metrics.probe import fit_probe
 
@@ -69,14 +70,18 @@ def probe(
         one line: hook, head, label, kind, and all of `ProbeResult`.
 
     Raises:
-        UserError: no such hook or label, or what `fit_probe` refuses.
+        UserError: no such hook or label, tokens that are not the task's, or what `fit_probe` refuses.
     """
     inputs = inputs_of(model, tokens)
+    if task is not None:
+        require_task_of(tokens, task)
     if rows is None and task is not None:
         rows = task.output_rows
     chosen = checked_rows(rows, inputs.shape[1])
     name, labels = _labels(label, tokens, chosen, task)
     features = _features(activations(model, inputs, [hook])[hook], hook, chosen, head)
+    if unknown := set(options) - set(inspect.signature(fit_probe).parameters):
+        raise UserError(f"{', '.join(sorted(unknown))}: no option of probe or fit_probe")
     result = fit_probe(features, labels, kind=kind, n_train=n_train, **options)  # type: ignore[arg-type]
     line = {"hook": hook, "head": head, "label": name, "kind": kind, **asdict(result)}
     return pd.DataFrame([line]).astype({"head": "Int64", "shuffled_accuracy": "Float64"})
@@ -98,7 +103,13 @@ def _labels(label: Label, tokens: Tensor, rows: Sequence[int], task: Task | None
     tokens = tokens.cpu()
     index = torch.tensor(list(rows))
     if callable(label):
-        name, values = getattr(label, "__name__", "label"), torch.as_tensor(label(tokens))
+        name, given = getattr(label, "__name__", "label"), label(tokens)
+        try:
+            values = torch.as_tensor(given)
+        except (TypeError, ValueError, RuntimeError):
+            raise UserError(
+                f"label: expected {name} to return integers, got {type(given).__name__}"
+            ) from None
     elif label == "input":
         name, values = label, tokens[:, index]
     elif label == "output":

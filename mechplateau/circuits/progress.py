@@ -59,12 +59,14 @@ def listener_for(progress: Listener | str | None, label: str) -> Listener | None
     """The listener that a tool's `progress` argument stands for.
 
     Raises:
-        UserError: a string other than "stderr".
+        UserError: neither "stderr", nor a function, nor None.
     """
     if isinstance(progress, str):
         if progress != "stderr":
             raise UserError(f'progress: expected "stderr", a function or None, got {progress!r}')
         return ShownOnStderr(label)
+    if progress is not None and not callable(progress):
+        raise UserError(f'progress: expected "stderr", a function or None, got {progress!r}')
     return progress
 
 

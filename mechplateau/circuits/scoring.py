@@ -17,9 +17,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechplateau.errors import UserError
+from mechplateau.models.tokens import require_tokens
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
+
+    from mechplateau.tasks import Task
 
 MEASURES = ("loss", "accuracy", "logit_difference")
 
@@ -58,13 +61,18 @@ def score(
         rows: positions to score; None: all.
 
     Raises:
-        UserError: shapes or positions that do not fit.
+        UserError: shapes or positions that do not fit, or tokens that are no integers or have no logit.
     """
-    if logits.dim() != 3 or tokens.shape != (logits.shape[0], logits.shape[1] + 1):
+    if (
+        logits.dim() != 3
+        or not isinstance(tokens, Tensor)
+        or tokens.shape != (logits.shape[0], logits.shape[1] + 1)
+    ):
         raise UserError(
             f"expected logits [batch, pos, vocab] and tokens [batch, pos + 1]; got {list(logits.shape)} and "
-            f"{list(tokens.shape)}"
+            f"{list(getattr(tokens, 'shape', ())) or type(tokens).__name__}"
         )
+    require_tokens(tokens, vocab_size=logits.shape[2], shortest=2)
     chosen = checked_rows(rows, logits.shape[1])
     index = torch.tensor(chosen, device=logits.device)
     per_sequence = measures_of(logits[:, index], tokens.to(logits.device)[:, index + 1])
@@ -77,6 +85,7 @@ def measures_of(
 ) -> Float[Tensor, "3 batch rows"]:
     """Loss, accuracy and logit difference of each sequence and row, float64; NaN, all three, where the logits are."""
     logits = logits.detach().double()
+    right = right.long()
     of_right = logits.gather(-1, right[..., None])[..., 0]
     others = (logits.sum(-1) - of_right) / max(logits.shape[-1] - 1, 1)
     loss = logits.logsumexp(-1) - of_right
@@ -104,27 +113,32 @@ def checked_rows(rows: Sequence[int] | None, n_positions: int, name: str = "rows
 
 
 def inputs_of(model: HookedTransformer, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch pos"]:
-    """What the model sees of whole sequences: all but the last token, on the model's device.
+    """What the model sees of whole sequences: all but the last token, int64, on the model's device.
 
     Raises:
         UserError: not a tensor of integers, not a batch of sequences of at least two tokens, longer than the model
             takes, or with tokens outside its vocabulary.
     """
-    if not isinstance(tokens, Tensor) or tokens.is_floating_point():
-        given = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise UserError(f"tokens: expected a tensor of integers, got {given}; use torch.tensor(tokens)")
-    if tokens.dim() != 2 or tokens.shape[0] < 1 or tokens.shape[1] < 2:
+    cfg = model.cfg
+    require_tokens(tokens, n_ctx=cfg.n_ctx, vocab_size=cfg.d_vocab, shortest=2, unseen=1)
+    return tokens[:, :-1].to(model.W_E.device, torch.int64).contiguous()
+
+
+def seen_by(model: HookedTransformer, inputs: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:
+    """Inputs as the model takes them: int64, on its device; one sequence by itself is a batch of one.
+
+    Raises:
+        UserError: not a tensor of integers, empty, longer than the model takes, or with tokens outside its vocabulary.
+    """
+    whole = inputs[None] if isinstance(inputs, Tensor) and inputs.dim() == 1 else inputs
+    require_tokens(whole, n_ctx=model.cfg.n_ctx, vocab_size=model.cfg.d_vocab, name="inputs")
+    return whole.to(model.W_E.device, torch.int64).contiguous()
+
+
+def require_task_of(tokens: Int[Tensor, "batch seq"], task: Task) -> None:
+    """Raise UserError unless these can be a task's sequences: of its length, with its tokens."""
+    require_tokens(tokens, vocab_size=task.vocab_size)
+    if tokens.shape[1] != task.n_ctx:
         raise UserError(
-            f"tokens: expected [batch, seq] with at least 2 tokens each, got {list(tokens.shape)}"
+            f"tokens: sequences of {task.name} have {task.n_ctx} tokens, got {tokens.shape[1]}; another task's?"
         )
-    n_ctx, vocab = model.cfg.n_ctx, model.cfg.d_vocab
-    if tokens.shape[1] - 1 > n_ctx:
-        raise UserError(
-            f"tokens: this model sees {n_ctx} positions, got sequences of {tokens.shape[1]} tokens"
-        )
-    low, high = int(tokens.min()), int(tokens.max())
-    if low < 0 or high >= vocab:
-        raise UserError(
-            f"tokens: this model knows tokens 0 to {vocab - 1}, got {low} to {high}; another task's?"
-        )
-    return tokens[:, :-1].to(model.W_E.device)

@@ -30,12 +30,13 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechplateau.circuits._resuming import Resumer, acts_on_its_own_position
-from mechplateau.circuits._sameness import require_other_activations
+from mechplateau.circuits._sameness import require_alike_written, require_other_activations
 from mechplateau.circuits.editing import head_axis, require_hook
 from mechplateau.circuits.patching import Patch, activations
 from mechplateau.circuits.progress import Clock, Listener, listener_for
 from mechplateau.circuits.scoring import MEASURES, checked_rows, inputs_of, measures_of
 from mechplateau.errors import UserError
+from mechplateau.schema import whole_number
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -117,7 +118,8 @@ def patch_sweep(
 
     Raises:
         UserError: an unknown hook, one that never fires, tokens or rows that do not fit, activations of different
-            shapes (named with both), or one model as recipient and donor with equal tokens, without `identity`.
+            shapes (named with both), one model with processed weights and one without, or one model as recipient and
+            donor with equal tokens, without `identity`.
 
     Warns:
         UserWarning: recipient and donor are two models of equal weights that see equal tokens.
@@ -130,13 +132,19 @@ def patch_sweep(
             f"got {[len(donor_inputs), donor_inputs.shape[1] + 1]}"
         )
     inputs_of(donor, tokens)
+    require_alike_written(recipient, donor)
     if not identity:
         require_other_activations(recipient, donor, inputs, donor_inputs)
     scored = checked_rows(rows, inputs.shape[1])
-    if batch_size < 1:
+    if whole_number(batch_size, "batch_size") < 1:
         raise UserError(f"batch_size: expected at least 1 sequence, got {batch_size}")
     names = firing_hooks(recipient, inputs[:1]) if hooks is None else list(hooks)
-    if isinstance(hooks, str) or not names or len(set(names)) < len(names):
+    if (
+        isinstance(hooks, str)
+        or not all(isinstance(name, str) for name in names)
+        or not names
+        or len(set(names)) < len(names)
+    ):
         raise UserError(f"hooks: expected a list of different names, at least one, got {hooks!r}")
     for name in names:
         require_hook(recipient, name)

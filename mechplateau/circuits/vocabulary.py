@@ -24,6 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechplateau.errors import UserError
+from mechplateau.schema import whole_number
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -101,7 +102,7 @@ def ov_circuit(
 
 
 def _first_attention(model: HookedTransformer, head: int):
-    if not 0 <= head < model.cfg.n_heads:
+    if not 0 <= whole_number(head, "head") < model.cfg.n_heads:
         raise UserError(f"head: expected 0 to {model.cfg.n_heads - 1} (of layer 0), got {head}")
     return model.blocks[0].attn
 
@@ -110,7 +111,7 @@ def _normed_tokens(model: HookedTransformer, position: int | None) -> Float[Tens
     residual = model.embed.W_E
     if model.cfg.positional_embedding_type == "standard":
         length = model.cfg.n_ctx
-        if position is not None and not 0 <= position < length:
+        if position is not None and not 0 <= whole_number(position, "position") < length:
             raise UserError(f"position: expected 0 to {length - 1}, got {position}")
         positions = model.pos_embed.W_pos
         residual = residual + (positions.mean(0) if position is None else positions[position])

@@ -12,6 +12,7 @@ from torch import Tensor
 from mechplateau.errors import UserError
 from mechplateau.models.observation import observe
 from mechplateau.models.records import Observation
+from mechplateau.models.tokens import require_tokens
 
 if TYPE_CHECKING:
     from mechplateau.models.transformer import PlateauTransformer
@@ -26,10 +27,12 @@ def generate(
     eval) and gradients are left as they are.
 
     Raises:
-        UserError: no token is asked for, or prompt and outputs are longer than the model's n_ctx.
+        UserError: no token is asked for, prompt and outputs are longer than the model's n_ctx, or the prompt is not of
+            tokens `[batch, prompt]` that the model knows.
     """
     if n_outputs < 1:
         raise UserError(f"n_outputs: expected at least 1, got {n_outputs}")
+    require_tokens(prompt, n_ctx=model.cfg.n_ctx, vocab_size=model.cfg.d_vocab, name="prompt")
     if prompt.shape[1] + n_outputs - 1 > model.cfg.n_ctx:
         raise UserError(
             f"n_outputs: expected at most {model.cfg.n_ctx - prompt.shape[1] + 1} after {prompt.shape[1]} prompt "

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mechplateau.errors import UserError
 from mechplateau.models.records import AttentionRecord, Observation, hook_of
+from mechplateau.models.tokens import require_tokens
 
 if TYPE_CHECKING:
     from mechplateau.models.transformer import PlateauTransformer
@@ -36,13 +37,15 @@ def observe(
         keep_patterns: also keep each layer's attention map.
 
     Raises:
-        UserError: the model's weights were folded, or a location is unknown.
+        UserError: the model's weights were folded, a location is unknown, or the tokens are no integers `[batch, pos]`
+            or more than n_ctx long.
     """
     if model.weights_processed:
         raise UserError(
             "hidden states cannot be measured on a model whose weights were folded or centered; load it again "
             "unprocessed"
         )
+    require_tokens(tokens, n_ctx=model.cfg.n_ctx)
     hidden: dict[str, Tensor] = {}
 
     def keep(location):
@@ -57,7 +60,7 @@ def observe(
             block.attn.record = AttentionRecord(tuple((metric_sets or {}).get(layer, ())), keep_patterns)
             records.append(block.attn.record)
         with model.hooks(fwd_hooks=[(hook_of(location), keep(location)) for location in at]):
-            logits = model(tokens)
+            logits = model(tokens.long())
     finally:
         for block in model.blocks:
             block.attn.record = None

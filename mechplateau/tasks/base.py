@@ -7,7 +7,6 @@ Nothing about a task is written anywhere else.
 
 from __future__ import annotations
 
-import operator
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mechplateau.errors import ConfigError
-from mechplateau.schema import Config
+from mechplateau.schema import Config, whole_number
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ class Task(Config):
         Raises:
             ConfigError: both a generator and a seed, one of another kind or device, or fewer than 1 sequence.
         """
-        batch = _whole_number(batch, "batch")
+        batch = whole_number(batch, "batch")
         if batch < 1:
             raise ConfigError(f"batch: expected at least 1 sequence, got {batch}")
         place = torch.device(device)
@@ -205,15 +204,7 @@ def _generator(device: torch.device, seed: int | None) -> torch.Generator:
     """One for a single call; without a seed, from the next number of torch's CPU generator."""
     if seed is None:
         seed = int(torch.randint(2**63 - 1, (), device="cpu"))
-    return torch.Generator(device).manual_seed(_whole_number(seed, "seed"))
-
-
-def _whole_number(value: object, name: str) -> int:
-    """A number that counts, of Python's, numpy's or torch's kinds."""
-    try:
-        return operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise ConfigError(f"{name}: expected a whole number, got {value!r}") from None
+    return torch.Generator(device).manual_seed(whole_number(seed, "seed"))
 
 
 _TaskType = TypeVar("_TaskType", bound=Task)

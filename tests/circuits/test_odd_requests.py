@@ -7,21 +7,29 @@ import pytest
 import torch
 
 from mechplateau.circuits import (
+    Patch,
     ablate_attention,
     ablate_heads,
     ablate_positions,
+    activations,
     attribute_logits,
     composition_scores,
     patch_parameters,
     patch_sweep,
     probe,
+    qk_circuit,
     run_edited,
+    run_patched,
     score,
+    target_entries,
 )
 from mechplateau.errors import UserError
+from mechplateau.tasks import MovingWindowSum
 
 from .conftest import make_model, plain_model
 from .test_patching import hooks_left
+
+ALL = {0: torch.ones(1, 8, 8, dtype=torch.bool)}
 
 
 def test_a_hook_named_twice_is_refused_and_not_counted_twice(tokens):
@@ -80,6 +88,158 @@ def test_edits_and_slots_that_are_no_such_thing(tokens):
     assert not hooks_left(model)
     with pytest.raises(UserError, match="mine: expected pairs"):
         patch_parameters(model, make_model(seed=1), tokens, moved={"mine": ["embed.W_E"]})
+
+
+TWO_EDITS = [("hook_embed", torch.zeros_like, 3)]
+ODD = {
+    "heads as one number each": (
+        lambda m, t: ablate_heads(m, t, heads=[0]),
+        r"heads: expected pairs .* got \[0\]",
+    ),
+    "half a head": (lambda m, t: ablate_heads(m, t, heads=[(0, 0.5)]), "heads: expected pairs"),
+    "heads by name": (lambda m, t: ablate_attention(m, t, ALL, heads="x"), "heads: expected heads, got 'x'"),
+    "masks in a list": (
+        lambda m, t: ablate_attention(m, t, [ALL[0]]),
+        "entries: expected layer → bool tensor, got",
+    ),
+    "masks of numpy": (lambda m, t: ablate_attention(m, t, {0: ALL[0].numpy()}), "entries: expected layer"),
+    "half a permutation": (
+        lambda m, t: ablate_positions(m, t, permutations=1.5),
+        "permutations: expected a whole",
+    ),
+    "a seed in words": (
+        lambda m, t: ablate_heads(m, t, method="resample", seed="a"),
+        "seed: expected a whole number",
+    ),
+    "an edit of three": (lambda m, t: run_edited(m, t, TWO_EDITS), "edits: expected pairs"),
+    "an edit that is no function": (
+        lambda m, t: run_edited(m, t, [("hook_embed", 3)]),
+        "edits: expected pairs",
+    ),
+    "a patch of two": (
+        lambda m, t: run_patched(m, t, [("hook_embed", t)]),
+        "patches: expected a list of Patch",
+    ),
+    "a hook's letters": (lambda m, t: activations(m, t, "hook_embed"), "hooks: expected a list of names"),
+    "half a head's circuit": (lambda m, t: qk_circuit(m, 0.5), "head: expected a whole number, got 0.5"),
+    "half a position": (lambda m, t: qk_circuit(m, query_position=1.5), "position: expected a whole number"),
+    "an option misspelled": (
+        lambda m, t: probe(m, t, "input", hook="hook_embed", max_iters=3),
+        "max_iters: no option of probe",
+    ),
+    "labels of nothing": (
+        lambda m, t: probe(m, t, lambda tokens: None, hook="hook_embed"),
+        "label: expected <lambda> to return integers, got NoneType",
+    ),
+    "weights in a list": (
+        lambda m, t: patch_parameters(m, make_model(seed=1), t, moved=["embed.W_E"]),
+        "moved: expected label",
+    ),
+    "half a head's weights": (
+        lambda m, t: patch_parameters(m, make_model(seed=1), t, moved={"x": [("embed.W_E", 0.5)]}),
+        "x: head: expected a whole number",
+    ),
+    "half a batch": (
+        lambda m, t: patch_sweep(m, make_model(seed=1), t, batch_size=1.5),
+        "batch_size: expected a whole",
+    ),
+    "no hook": (
+        lambda m, t: patch_sweep(m, make_model(seed=1), t, hooks=[None]),
+        "hooks: expected a list of",
+    ),
+    "a number that hears": (
+        lambda m, t: patch_sweep(m, make_model(seed=1), t, progress=3),
+        "progress: expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_what_is_none_of_its_kind_is_one_line(tokens, what):
+    call, message = ODD[what]
+    model = make_model()
+    with pytest.raises(UserError, match=message) as caught:
+        call(model, tokens)
+    assert "\n" not in str(caught.value)
+    assert not hooks_left(model)
+
+
+@pytest.mark.parametrize("positions", [(), (1.5,), 1, (1, 1)])
+def test_a_patch_acts_at_positions_or_is_refused(tokens, positions):
+    """None at all did nothing, and 1.5 was taken for 1."""
+    patch = Patch("hook_embed", torch.zeros(3, 8, 16), positions=positions)
+    with pytest.raises(UserError, match="hook_embed: positions: expected different positions"):
+        run_patched(make_model(), tokens[:, :-1], [patch])
+
+
+def longer(tokens):
+    return tokens.repeat(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda tokens: tokens - 1,
+            r"this model knows tokens 0 to 10, got -1 to \d+; undefined, or another task's\?",
+        ),
+        (lambda tokens: tokens + 11, "this model knows tokens 0 to 10, got 11 to"),
+        (longer, r"this model sees 9 positions \(n_ctx\), got sequences of 18 tokens"),
+        (lambda tokens: tokens.bool(), r"expected a tensor of integers, got torch\.bool"),
+        (lambda tokens: tokens[:0], r"expected \[batch, seq\] .* got \[0, 9\]"),
+    ],
+)
+@pytest.mark.parametrize("make", [make_model, plain_model])
+def test_tokens_that_a_model_cannot_take(tokens, make, change, message):
+    """TransformerLens's own models take −1 for the last token of their vocabulary."""
+    model, wrong = make(), change(tokens)
+    for call in (
+        lambda: run_edited(model, wrong, []),
+        lambda: activations(model, wrong, ["hook_embed"]),
+        lambda: ablate_heads(model, wrong),
+    ):
+        with pytest.raises(UserError, match=message):
+            call()
+
+
+def test_integers_of_any_width_are_the_same_tokens(tokens):
+    model = make_model()
+    expected = ablate_heads(model, tokens)
+    narrow = tokens.to(torch.uint8)
+    assert ablate_heads(model, narrow).equals(expected)
+    assert np.array_equal(attribute_logits(model, narrow).total, attribute_logits(model, tokens).total)
+    assert score(model(tokens[:, :-1]), narrow).mean() == score(model(tokens[:, :-1]), tokens).mean()
+
+
+def test_scored_tokens_have_a_logit(tokens):
+    logits = make_model()(tokens[:, :-1])
+    with pytest.raises(UserError, match="undefined, or another task's"):
+        score(logits, tokens - 1)
+
+
+def test_a_task_and_tokens_of_another(tokens):
+    """A shorter task's Ω was laid over the beginning of longer sequences."""
+    task = MovingWindowSum(n=3, p=10, max_num=9)
+    with pytest.raises(UserError, match="sequences of mws have 7 tokens, got 9; another task's"):
+        target_entries(task, tokens, 1)
+    many = tokens.repeat(10, 1)
+    with pytest.raises(UserError, match="sequences of mws have 7 tokens, got 9; another task's"):
+        probe(make_model(), many, "window_sum", hook="hook_embed", task=task)
+
+
+@pytest.mark.parametrize("steps", [{}, {"fold_ln": False}])
+def test_raw_and_processed_weights_do_not_mix(tokens, steps):
+    """Logits are the same up to a shift, but no activation means the same."""
+    raw, processed = make_model(), make_model(seed=1)
+    processed.process_weights_(**steps)
+    for tool in (patch_sweep, patch_parameters):
+        with pytest.raises(UserError, match=r"process both or neither|same shapes only"):
+            tool(raw, processed, tokens)
+    other = make_model()
+    other.process_weights_(**steps)
+    assert (
+        patch_sweep(other, processed, tokens, hooks=["hook_embed"], progress=None).table["loss"].notna().all()
+    )
 
 
 def test_labels_may_be_arrays(tokens):

@@ -48,6 +48,7 @@ import torch
 
 from mechplateau.metrics.accuracy import solved_at
 from mechplateau.metrics.plateau import Plateau, find_plateau
+from mechplateau.models.records import is_layer_place
 from mechplateau.tasks import Task
 
 Numbers = dict[str, float | None]
@@ -73,7 +74,7 @@ def summarize(metrics: pd.DataFrame, task: Task) -> Numbers:
         "solved_at": solved,
     }
     numbers |= _partial(metrics, task, steps, learned)
-    numbers |= _collapse(metrics, task, steps, way, learned)
+    numbers |= _collapse(metrics, steps, way, learned)
     numbers |= _tokens(metrics, way)
     numbers |= _progress(metrics, steps, learned, plateau.midpoint)
     return numbers
@@ -112,12 +113,9 @@ def _entropy(task: Task, outputs: Sequence[int]) -> float:
     return float(np.mean([torch.special.entr(share).sum() for share in shares]))
 
 
-def _collapse(
-    metrics: pd.DataFrame, task: Task, steps: np.ndarray, way: np.ndarray, learned: int | None
-) -> Numbers:
+def _collapse(metrics: pd.DataFrame, steps: np.ndarray, way: np.ndarray, learned: int | None) -> Numbers:
     column = collapse_column(metrics)
     suffix = column.removeprefix("cos_final")
-    others = tuple(f"_{group}" for group in task.collapse_pairs if group and f"_{group}" != suffix)
     cos = _column(metrics, column)
     peak, at = _peak(cos, steps, way)
     after_first = np.flatnonzero(steps > 0)
@@ -129,8 +127,9 @@ def _collapse(
         "cos_end": _finite(cos[-1]),
     }
     for name in metrics.columns:
-        if name.startswith("cos_L") and name.endswith(suffix) and not name.endswith(others):
-            place = name.removeprefix("cos_").removesuffix(suffix)
+        place = name.removeprefix("cos_").removesuffix(suffix)
+        # Whole names: a group may be called like the end of another one.
+        if name == f"cos_{place}{suffix}" and is_layer_place(place):
             numbers[f"cos_peak_{place}"] = _peak(_column(metrics, name), steps, way)[0]
     return numbers
 

@@ -100,6 +100,12 @@ def locations(n_layers: int) -> tuple[str, ...]:
     return ("final", *(f"L{layer}_{place}" for layer in range(n_layers) for place in _LAYER_PLACES))
 
 
+def is_layer_place(name: str) -> bool:
+    """Whether a name is a location inside a layer, "L0_resid_pre" say, and nothing more than that."""
+    layer, _, place = name.removeprefix("L").partition("_")
+    return name.startswith("L") and layer.isdigit() and place in _LAYER_PLACES
+
+
 def hook_of(location: str) -> str:
     """TransformerLens's hook name of a location. "final" is after the last LayerNorm's gain and bias.
 
@@ -108,9 +114,9 @@ def hook_of(location: str) -> str:
     """
     if location == "final":
         return "unembed.hook_in"
-    layer, _, place = location.removeprefix("L").partition("_")
-    if not location.startswith("L") or not layer.isdigit() or place not in _LAYER_PLACES:
+    if not is_layer_place(location):
         raise UserError(
             f"unknown location {location!r}; expected final or L0_{', L0_'.join(_LAYER_PLACES)}, …"
         )
+    layer, _, place = location.removeprefix("L").partition("_")
     return f"blocks.{layer}.hook_{place}"

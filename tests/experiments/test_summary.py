@@ -139,6 +139,10 @@ def test_of_several_groups_the_one_that_collapses_furthest_before_learning():
     assert (numbers["cos_first"], numbers["cos_learned"], numbers["cos_end"]) == (0.7, 0.7, 0.7)
     assert numbers["cos_peak_L0_resid_mid"] == 0.5
     assert not [name for name in numbers if name.endswith(("_w1", "_w3"))]
+    # A column whose name only ends like the group's is another group's.
+    odd = grouped.assign(cos_L0_resid_mid_w3=0.5, cos_L0_resid_mid_not_w3=0.9)
+    layers = {name: value for name, value in summarize(odd, CONCAT).items() if "L0" in name}
+    assert layers == {"cos_peak_L0_resid_mid": 0.5}
     # 0 is a value: that of a zero vector.
     assert collapse_column(table(cos_final=-0.3, cos_final_w2=0.0)) == "cos_final_w2"
     # All outputs together have the group without a name.

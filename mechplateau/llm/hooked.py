@@ -24,6 +24,14 @@ PARITY_LIMIT = 1e-4
 """Largest difference of log-probabilities (nats) that is accepted in float32."""
 _PROBE = (4, 24)
 """Sequences and tokens of the comparison."""
+_ACTIVATIONS = {
+    **{
+        name: name for name in ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "relu", "relu2", "silu")
+    },
+    "gelu_python": "gelu",
+    "swish": "silu",
+}
+"""transformers' names of activation functions, and TransformerLens's of the same functions."""
 
 
 def load_hooked(
@@ -133,7 +141,7 @@ def _neox_sizes(folder: Path, config: Any) -> dict[str, Any]:
     return {
         **_shared_sizes(config, d_head),
         "eps": config.layer_norm_eps,
-        "act_fn": config.hidden_act,
+        "act_fn": _activation(folder, config),
         "normalization_type": "LN",
         "parallel_attn_mlp": config.use_parallel_residual,
         "rotary_adjacent_pairs": False,
@@ -150,7 +158,7 @@ def _olmo2_sizes(folder: Path, config: Any) -> dict[str, Any]:
     return {
         **_shared_sizes(config, d_head),
         "eps": config.rms_norm_eps,
-        "act_fn": config.hidden_act,
+        "act_fn": _activation(folder, config),
         "normalization_type": "RMS",
         "gated_mlp": True,
         "rotary_dim": d_head,
@@ -168,6 +176,15 @@ def _shared_sizes(config: Any, d_head: int) -> dict[str, Any]:
         "n_ctx": config.max_position_embeddings,
         "d_vocab": config.vocab_size,
     }
+
+
+def _activation(folder: Path, config: Any) -> str:
+    if config.hidden_act not in _ACTIVATIONS:
+        raise CheckpointError(
+            f"{folder}: config.json: expected hidden_act among {', '.join(_ACTIVATIONS)}, got {config.hidden_act!r}; "
+            "TransformerLens has no such function"
+        )
+    return _ACTIVATIONS[config.hidden_act]
 
 
 def _plain_rope(folder: Path, config: Any) -> dict[str, Any]:

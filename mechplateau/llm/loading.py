@@ -49,6 +49,7 @@ def load_model(
             f"{folder}: expected a causal language model, got a {config.model_type} configuration"
         )
     cls = architectures[type(config)]
+    _check_activation(folder, config)
     with quiet():
         try:
             model, info = cls.from_pretrained(
@@ -150,9 +151,25 @@ def _read_config(folder: Path) -> Any:
             raise CheckpointError(f"{folder}: config.json cannot be used ({_first_line(error)})") from None
 
 
+def _check_activation(folder: Path, config: Any) -> None:
+    """transformers looks an activation function up by its name, and an unknown one ends in that name alone."""
+    from transformers.activations import ACT2FN
+
+    text = config.get_text_config()
+    for field in ("hidden_act", "hidden_activation", "activation_function"):
+        name = getattr(text, field, None)
+        if isinstance(name, str) and name not in ACT2FN:
+            raise CheckpointError(
+                f"{folder}: config.json: {field} {name!r} is not an activation function that transformers knows"
+            )
+
+
 def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    """What an error says, in one line: its first, and the next one where the first only announces it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
 """What the name of a checkpoint says: stage, step and tokens, parsed and never composed.
 
-Published series name their checkpoints in several ways (`step512`, `stage1-step150-tokens1B`,
-`checkpoint-500`). The names are taken from the hub or from a folder as they are; a step that was asked for
-and is not among them is a gap with a name, and so is a hole in an otherwise regular grid of steps.
+Published series name their checkpoints in several ways (`step512`, `stage1-step150-tokens1B`, `checkpoint-500`), and
+people theirs (`ckpt-500`, `step=1000`, `step1k`, or the bare number). The names are taken from the hub or from a folder
+as they are; a step that was asked for and is not among them is a gap with a name, and so is a hole in an otherwise
+regular grid of steps.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ FINAL_LABELS = ("main", "final")
 
 _NAME = re.compile(
     r"(?:stage(?P<stage>\d+)-)?(?:ingredient(?P<ingredient>\d+)-)?"
-    r"(?:(?:global_?)?step|checkpoint|iter)[-_]?(?P<step>\d+)"
+    r"(?i:(?:global[-_]?)?step|checkpoint|ckpt|iter(?:ation)?)[-_=]?(?P<step>\d+)(?P<thousands>[kKmM]?)"
     r"(?:-tokens(?P<tokens>\d+)(?P<unit>[MBT]?))?"
 )
-_UNIT = {"": 1, "M": 10**6, "B": 10**9, "T": 10**12}
+_NUMBER = re.compile(r"\d+")
+_UNIT = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _LARGEST = 2**63 - 1
 """A table's integers end here; no training run comes near."""
 
@@ -52,6 +54,8 @@ def parse_revision(label: str) -> Revision | None:
     """The revision that a name describes, or None where it describes no step of a series."""
     if label in FINAL_LABELS:
         return Revision(label, None)
+    if _NUMBER.fullmatch(label):
+        return Revision(label, int(label)) if int(label) <= _LARGEST else None
     match = _NAME.fullmatch(label)
     if match is None:
         return None
@@ -59,8 +63,9 @@ def parse_revision(label: str) -> Revision | None:
     numbers = {
         name: int(part[name]) if part[name] else None for name in ("step", "stage", "ingredient", "tokens")
     }
-    if numbers["tokens"] is not None:
-        numbers["tokens"] *= _UNIT[part["unit"]]
+    for name, unit in (("step", "thousands"), ("tokens", "unit")):
+        if (number := numbers[name]) is not None:
+            numbers[name] = number * _UNIT[part[unit].upper()]
     if any(number is not None and number > _LARGEST for number in numbers.values()):
         return None
     return Revision(label, **numbers)
@@ -79,10 +84,15 @@ class Listing:
     """Names that describe no step."""
 
 
+STEP_NAMES = "step512, checkpoint-500, ckpt-500, step=1000, step1k, 1000 or stage1-step150-tokens1B"
+"""Names that are understood, for messages."""
+
+
 def arrange(labels: Iterable[str], *, stage: int | None = None, source: str = "the series") -> Listing:
     """Parse names, keep one stage (the first there is unless `stage` is given) and sort by step.
 
-    Names that describe no step are set aside; repetitions (a branch and a tag of one name) count once.
+    Names that describe no step are set aside, and so are bare numbers where other names have the word: `20240131`
+    beside `step512` is a date. Repetitions (a branch and a tag of one name) count once.
 
     Raises:
         ConfigError: `stage` is not there, or two names stand for the same step.
@@ -90,6 +100,8 @@ def arrange(labels: Iterable[str], *, stage: int | None = None, source: str = "t
     names = sorted(set(labels))
     parsed = [revision for label in names if (revision := parse_revision(label)) is not None]
     steps = [revision for revision in parsed if revision.step is not None]
+    worded = [revision for revision in steps if not _NUMBER.fullmatch(revision.label)]
+    steps = worded or steps
     finals = {revision.label: revision for revision in parsed if revision.step is None}
     final = next((finals[label] for label in FINAL_LABELS if label in finals), None)
     groups = sorted({revision.group for revision in steps})
@@ -105,8 +117,16 @@ def arrange(labels: Iterable[str], *, stage: int | None = None, source: str = "t
                 f"{source}: {one.label!r} and {other.label!r} both stand for step {one.step}; keep one"
             )
     left_out = tuple(r.label for r in steps if r not in chosen)
-    nameless = set(names) - {revision.label for revision in parsed}
+    nameless = set(names) - {revision.label for revision in (*steps, *finals.values())}
     return Listing(tuple(chosen), final, left_out, tuple(sorted(nameless)))
+
+
+def found(names: Sequence[str]) -> str:
+    """The names that were found instead, a few of them in words."""
+    if not names:
+        return "found none"
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return "found " + ", ".join(repr(name) for name in names[:4]) + more
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,15 @@ it cannot be reached) the local cache of an earlier download is the series.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from mechplateau.errors import CheckpointError, ConfigError
 from mechplateau.llm.loading import has_tokenizer
-from mechplateau.llm.revisions import Listing, StepChoice, arrange
-from mechplateau.llm.weights import stamp
+from mechplateau.llm.revisions import STEP_NAMES, Listing, StepChoice, arrange, found
+from mechplateau.llm.weights import LAYOUTS, stamp
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,18 @@ PRESETS = {
 _SMALL_FILES = (
     "config.json",
     "generation_config.json",
+    "adapter_config.json",
     "tokenizer*",
-    "vocab.json",
+    "vocab*",
     "merges.txt",
     "special_tokens_map.json",
+    "added_tokens.json",
+    "*.safetensors.index.json",
 )
-
-_SAFETENSORS = ("*.safetensors", "*.safetensors.index.json")
-_PICKLED = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+_SHARDS = {
+    "model.safetensors.index.json": "*.safetensors",
+    "pytorch_model.bin.index.json": "pytorch_model*.bin",
+}
 
 
 class Source(Protocol):
@@ -142,8 +147,8 @@ class FolderSource:
         if not listing.revisions:
             hint = " (this is a single checkpoint: give the folder above it)" if self._is_checkpoint() else ""
             raise CheckpointError(
-                f"{self.path}: expected folders named by their steps, such as step0, step512 or "
-                f"stage1-step150-tokens1B; found none{hint}"
+                f"{self.path}: expected folders named by their steps, such as {STEP_NAMES}; "
+                f"{found(listing.nameless)}{hint}"
             )
         return listing
 
@@ -201,7 +206,8 @@ class HubSource:
         listing = arrange(self._commits, stage=stage, source=self.name)
         if not listing.revisions:
             raise CheckpointError(
-                f"{self.name}: has no revision named by a step; found {', '.join(self._commits) or 'none'}"
+                f"{self.name}: expected revisions named by their steps, such as {STEP_NAMES}; "
+                f"{found(sorted(self._commits))}"
             )
         return listing
 
@@ -212,28 +218,49 @@ class HubSource:
     def fetch(self, label: str) -> Path:
         """Download one revision into the hub's cache (or find it there).
 
-        Safetensors files are taken where there are any, pickled ones only where there are none.
+        Only the weights that transformers would load are taken, so pickled ones only where there are no others.
 
         Raises:
             CheckpointError: the revision cannot be had whole.
         """
-        from huggingface_hub import HfApi, constants, snapshot_download
+        from huggingface_hub import HfApi
+
+        # Asked for weights by a pattern, the cache misses those that were left out on purpose; whether the ones that
+        # count are whole is seen when they are read.
+        if self._offline():
+            return self._download(label, [])
+        try:
+            names = HfApi().list_repo_files(self.name, revision=self._commits[label])
+        except _unreachable() as error:
+            raise CheckpointError(f"{self.name}, {label}: cannot be downloaded ({_reason(error)})") from None
+        layout = next((layout for layout in LAYOUTS if layout in names), None)
+        if layout is None:
+            return self._download(label, [])
+        return self._download(label, [layout, *([_SHARDS[layout]] if layout in _SHARDS else [])])
+
+    def _offline(self) -> bool:
+        from huggingface_hub import constants
+
+        return constants.is_offline_mode() or self.notice is not None
+
+    def _download(self, label: str, weights: Sequence[str]) -> Path:
+        """The folder of one revision with its small files and these weights."""
+        from huggingface_hub import snapshot_download
 
         commit = self._commits[label]
+        wanted = [*_SMALL_FILES, *weights]
         try:
-            if constants.is_offline_mode() or self.notice is not None:
-                # Asking for all files would find incomplete what was downloaded without the pickled ones.
-                wanted = [*_SMALL_FILES, *_SAFETENSORS]
+            if self._offline():
                 return Path(
                     snapshot_download(
                         self.name, revision=commit, allow_patterns=wanted, local_files_only=True
                     )
                 )
-            names = HfApi().list_repo_files(self.name, revision=commit)
-            safe = any(name.endswith(".safetensors") for name in names)
-            wanted = [*_SMALL_FILES, *(_SAFETENSORS if safe else _PICKLED)]
-            # By name, so that the cache knows the name too and can be listed without a network.
-            folder = Path(snapshot_download(self.name, revision=label, allow_patterns=wanted))
+            # By name, so that the cache knows the name too and can be listed without a network. What lies in
+            # folders of a repository is for other programs.
+            folder = Path(
+                snapshot_download(self.name, revision=label, allow_patterns=wanted, ignore_patterns=["*/*"])
+            )
         except _unreachable() as error:
             raise CheckpointError(f"{self.name}, {label}: cannot be downloaded ({_reason(error)})") from None
         if folder.name != commit:
@@ -244,12 +271,10 @@ class HubSource:
         return folder
 
     def tokenizer_folder(self, label: str) -> Path | None:
-        """The revision's own tokenizer, else that of the published weights."""
-        folder = self.fetch(label)
-        if has_tokenizer(folder):
-            return folder
-        if "main" in self._commits and has_tokenizer(published := self.fetch("main")):
-            return published
+        """The revision's own tokenizer, else that of the published weights; their weights are left alone."""
+        for name in (label, "main"):
+            if name in self._commits and has_tokenizer(folder := self._download(name, [])):
+                return folder
         return None
 
     def _list_cache(self, why: str) -> None:

@@ -21,7 +21,7 @@ from mechplateau.errors import CheckpointError
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LAYOUTS = (
+LAYOUTS = (
     "model.safetensors",
     "model.safetensors.index.json",
     "pytorch_model.bin",
@@ -138,7 +138,7 @@ def stamp(folder: Path) -> list[list[str | int]]:
 def _choose(folder: Path) -> _Choice:
     with _readable(folder):
         _check_plain(folder)
-        there = [name for name in _LAYOUTS if (folder / name).is_file() or (folder / name).is_symlink()]
+        there = [name for name in LAYOUTS if (folder / name).is_file() or (folder / name).is_symlink()]
         layout = next((name for name in there if (folder / name).is_file()), None)
         if layout is None:
             raise CheckpointError(

@@ -187,7 +187,14 @@ def test_folders_without_a_series_are_explained(make_series, tmp_path) -> None:
     with pytest.raises(CheckpointError, match="give the folder above it"):
         analyze_series(make_series([0, 1]) / "step0")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CheckpointError, match="expected folders named by their steps"):
+    expected = r"expected folders named by their steps, such as step512, checkpoint-500, .*; found "
+    with pytest.raises(CheckpointError, match=expected + "none"):
+        analyze_series(tmp_path / "empty")
+    for name in ("epoch1", "epoch2", "epoch3", "epoch4", "epoch5", "epoch6"):
+        (tmp_path / "empty" / name).mkdir()
+    with pytest.raises(
+        CheckpointError, match=expected + "'epoch1', 'epoch2', 'epoch3', 'epoch4' and 2 more$"
+    ):
         analyze_series(tmp_path / "empty")
     with pytest.raises(ConfigError, match="expected a folder of checkpoint folders, a repository"):
         analyze_series(tmp_path / "nowhere" / "at" / "all")

@@ -118,6 +118,33 @@ def test_what_is_not_supported_is_named(tmp_path: Path, make_series) -> None:
         load_hooked(series, 1)
 
 
+@pytest.mark.parametrize("name", ["swish", "gelu_python", "relu2", "gelu_new"])
+def test_activations_by_their_names_in_transformers(make_series, name: str) -> None:
+    path = set_activation(make_series([0]), name)
+    assert load_hooked(path).parity <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("quick_gelu", r"expected hidden_act among gelu, .*, got 'quick_gelu'; TransformerLens has no such"),
+        ("nonsense", r"hidden_act 'nonsense' is not an activation function that transformers knows"),
+        (3, r"config\.json cannot be used .*'hidden_act': TypeError: .*'hidden_act' expected str"),
+    ],
+)
+def test_an_unknown_activation_is_one_line(make_series, name: object, message: str) -> None:
+    path = set_activation(make_series([0]), name)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_hooked(path)
+    assert "\n" not in str(caught.value)
+
+
+def set_activation(series: Path, name: object) -> Path:
+    path = series / "step0" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "hidden_act": name}))
+    return path.parent
+
+
 def test_circuits_and_views_work_on_it(make_series) -> None:
     from mechplateau.circuits import ablate_heads, composition_scores
     from mechplateau.views import attention_pattern

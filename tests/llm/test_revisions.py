@@ -20,6 +20,19 @@ from mechplateau.llm.revisions import Revision, StepChoice, arrange, missing_ste
         ("checkpoint-500", Revision("checkpoint-500", 500)),
         ("global_step7", Revision("global_step7", 7)),
         ("step_000120", Revision("step_000120", 120)),
+        ("ckpt-500", Revision("ckpt-500", 500)),
+        ("ckpt_500", Revision("ckpt_500", 500)),
+        ("1000", Revision("1000", 1000)),
+        ("0000120", Revision("0000120", 120)),
+        ("step1k", Revision("step1k", 1000)),
+        ("step-2M", Revision("step-2M", 2_000_000)),
+        ("step=1000", Revision("step=1000", 1000)),
+        ("Step_3", Revision("Step_3", 3)),
+        ("iteration-7", Revision("iteration-7", 7)),
+        ("step1.5k", None),
+        ("step1kb", None),
+        ("-1", None),
+        ("1e3", None),
         ("main", Revision("main", None)),
         ("step", None),
         ("step512-old", None),
@@ -51,6 +64,15 @@ def test_arrange_keeps_one_stage() -> None:
 def test_two_names_for_one_step_are_refused() -> None:
     with pytest.raises(ConfigError, match="both stand for step 5"):
         arrange(["step5", "checkpoint-5"])
+
+
+def test_bare_numbers_are_steps_only_by_themselves() -> None:
+    assert [revision.step for revision in arrange(["1000", "500", "main"]).revisions] == [500, 1000]
+    listing = arrange(["step0", "step512", "20240131"])
+    assert [revision.step for revision in listing.revisions] == [0, 512]
+    assert listing.nameless == ("20240131",)
+    with pytest.raises(ConfigError, match=r"'step1000' and 'step1k' both stand for step 1000"):
+        arrange(["step1000", "step1k"])
 
 
 def test_step_choice_reads_numbers_and_ranges() -> None:

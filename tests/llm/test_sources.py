@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from mechplateau.errors import CheckpointError, ConfigError
 from mechplateau.llm import analyze_series
 from mechplateau.llm.sources import PRESETS, FolderSource, HubSource, open_source
+from mechplateau.llm.weights import read_checkpoint, weight_files
 
 REPOSITORY = "someone/tiny-series"
 PROMPTS = ["Why ice?", "What do plants need"]
@@ -129,6 +130,8 @@ def hub(make_series, copy_weights, cache: Path, monkeypatch: pytest.MonkeyPatch)
     # An old revision that was never converted.
     torch.save(load_file(series / "step4" / "model.safetensors"), series / "step4" / "pytorch_model.bin")
     (series / "step4" / "model.safetensors").unlink()
+    # Another program's weights are not transformers'.
+    (series / "step4" / "consolidated.safetensors").write_bytes(b"x")
     hub = FakeHub({folder.name: folder for folder in series.iterdir()} | {"readme-fix": series / "step2"})
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
     monkeypatch.setattr(
@@ -179,6 +182,33 @@ def test_pickled_weights_are_not_downloaded_beside_safetensors(hub: FakeHub) -> 
     assert (folder / "model.safetensors").is_file()
     assert not (folder / "pytorch_model.bin").exists()
     assert source.version("step2") == hub.commit("step2") == folder.name
+
+
+def test_finished_steps_are_not_downloaded_again(hub: FakeHub, cache: Path, tmp_path: Path) -> None:
+    first = analyze_series(REPOSITORY, prompts=PROMPTS, steps="0,8", folder=tmp_path / "kept")
+    shutil.rmtree(cache)
+    hub.requests.clear()
+    again = analyze_series(REPOSITORY, prompts=PROMPTS, steps="0,8", folder=tmp_path / "kept")
+    assert again.table["hash"].tolist() == first.table["hash"].tolist()
+    assert not [path for path in hub.requests if "model" in Path(path).name]
+
+
+def test_shards_beside_a_file_are_not_downloaded(hub: FakeHub) -> None:
+    folder = hub.branches["step2"]
+    shutil.copyfile(folder / "model.safetensors", folder / "model-00001-of-00001.safetensors")
+    weight_map = {"w": "model-00001-of-00001.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    source = HubSource(REPOSITORY)
+    source.listing()
+    fetched = source.fetch("step2")
+    assert not (fetched / "model-00001-of-00001.safetensors").exists()
+    assert read_checkpoint(fetched).notes == (
+        "read from model.safetensors, as transformers does; not looked at: model.safetensors.index.json",
+    )
+    (folder / "model.safetensors").unlink()
+    hub.branches["step3"] = folder
+    source.listing()
+    assert weight_files(source.fetch("step3"))[0].name == "model-00001-of-00001.safetensors"
 
 
 def test_a_branch_that_moved_since_it_was_listed_is_named(hub: FakeHub) -> None:

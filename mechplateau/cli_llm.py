@@ -18,6 +18,13 @@ PLAIN_INTERVAL = 20.0
 """Seconds between lines where the output is a file or a pipe."""
 
 
+def _folder(text: str | Path) -> Path:
+    """A folder's path; an empty name, such as that of a variable that is not set, is none."""
+    if not str(text).strip():
+        raise typer.BadParameter("expected a folder, got an empty name")
+    return Path(text)
+
+
 def llm(
     series: Annotated[
         str,
@@ -52,13 +59,20 @@ def llm(
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
     batch_size: Annotated[int, typer.Option(help="Prompts run together.")] = 32,
     tokenizer: Annotated[
-        Path | None, typer.Option(help="A folder with a tokenizer, where the checkpoints have none.")
+        Path | None,
+        typer.Option(
+            parser=_folder,
+            metavar="FOLDER",
+            help="A folder with the tokenizer for all checkpoints, where they have none of their own or not this one.",
+        ),
     ] = None,
     identity_only: Annotated[
         bool, typer.Option("--identity-only", help="Check the checkpoints, measure nothing.")
     ] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads (default: all).")] = None,
-    runs_dir: Annotated[Path, typer.Option(help="Where the analysis is kept.")] = Path("runs"),
+    runs_dir: Annotated[
+        Path, typer.Option(parser=_folder, metavar="FOLDER", help="Where the analysis is kept.")
+    ] = Path("runs"),
 ) -> None:
     """Measure repetition and collapse along a series of checkpoints, and whether they are what they claim.
 

@@ -333,8 +333,8 @@ def _summary(
     absent = int(table["verdict"].isin(["missing", "broken"]).sum())
     known = int((table["step"].notna() & table["hash"].notna()).sum())
     sentences = [
-        f"{known} checkpoints read, {known - doubtful} of them with nothing speaking against their names, "
-        f"{doubtful} doubtful; {absent} missing or broken."
+        f"{known} checkpoint{'s' if known != 1 else ''} read, {known - doubtful} of them with nothing speaking "
+        f"against their names, {doubtful} doubtful; {absent} missing or broken."
     ]
     if not identity_only:
         how = (

@@ -113,7 +113,7 @@ def generate(
                     if temperature is None:
                         chosen = last.argmax(-1)
                     else:
-                        chosen = _draw(last / temperature, uniform[rows, position])
+                        chosen = _draw(_tempered(last, temperature), uniform[rows, position]).to(last.device)
                     tokens[rows, position] = chosen.where(known, UNDEFINED).cpu()
                     batch.append(chosen)
     finally:
@@ -246,6 +246,12 @@ def _check(
                 f"prompts: number {number} has {len(prompt)} tokens, with {n_tokens} new ones too many for a "
                 f"context of {context}; shorten it"
             )
+
+
+def _tempered(logits: Tensor, temperature: float) -> Tensor:
+    """The logits less their largest one, over a temperature of any size, in float64 on the CPU."""
+    wide = logits.cpu().double()
+    return (wide - wide.amax(-1, keepdim=True)) / temperature
 
 
 def _draw(logits: Tensor, uniform: Tensor) -> Tensor:

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -125,7 +126,7 @@ class Identity:
         one."""
         names = self.tensors if tensor is None else (tensor,)
         return sum(
-            float((self.sketch[name] - other.sketch[name]).square().mean()) * _numel(self.tensors[name].shape)
+            _mean_square(self.sketch[name], other.sketch[name]) * _numel(self.tensors[name].shape)
             for name in names
             if name in other.tensors and other.tensors[name].shape == self.tensors[name].shape
         )
@@ -133,8 +134,7 @@ class Identity:
     def squared_norm(self) -> float:
         """Estimated squared Euclidean norm of all tensors together."""
         return sum(
-            float(self.sketch[name].square().mean()) * _numel(tensor.shape)
-            for name, tensor in self.tensors.items()
+            _mean_square(self.sketch[name]) * _numel(tensor.shape) for name, tensor in self.tensors.items()
         )
 
     def record(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def identify(state: Mapping[str, Tensor]) -> Identity:
         state: tensors by name, on the CPU, as stored.
 
     Raises:
-        CheckpointError: there is no floating-point tensor.
+        CheckpointError: there is no floating-point tensor, or weights are stored as whole or complex numbers.
     """
     import torch
 
@@ -176,6 +176,11 @@ def identify(state: Mapping[str, Tensor]) -> Identity:
     sketch: dict[str, Tensor] = {}
     for name in sorted(state):
         tensor = state[name]
+        if _is_quantized(name, tensor):
+            raise CheckpointError(
+                f"{name} is stored as {str(tensor.dtype).removeprefix('torch.')}; expected floating-point weights "
+                "(quantized ones are not supported)"
+            )
         if not tensor.is_floating_point() or not tensor.numel() or _is_constant(name, tensor):
             continue
         tensors[name] = _identify_tensor(tensor)
@@ -198,6 +203,18 @@ def _is_constant(name: str, tensor: Tensor) -> bool:
         case [module, "bias"] if module in _ATTENTION:
             return tensor.dim() >= 2 and tensor.shape[-1] == tensor.shape[-2] and _one_matrix(tensor.shape)
     return False
+
+
+def _is_quantized(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor of another kind than floating-point numbers holds weights, not a mask or a counter."""
+    import torch
+
+    if tensor.is_complex():
+        return True
+    if tensor.is_floating_point() or tensor.dtype == torch.bool or tensor.dim() < 2:
+        return False
+    mask = tensor.dim() > 2 and tensor.shape[-1] == tensor.shape[-2] and _one_matrix(tensor.shape)
+    return not mask and not _is_constant(name, tensor) and name.split(".")[-1] != "position_ids"
 
 
 def _one_matrix(shape: Sequence[int]) -> bool:
@@ -249,3 +266,12 @@ def _numel(shape: tuple[int, ...]) -> int:
     for size in shape:
         total *= size
     return total
+
+
+def _mean_square(one: Tensor, other: Tensor | None = None) -> float:
+    """Mean of the squares of a tensor, or of a difference, also where they are too large for float32."""
+    value = float((one if other is None else one - other).square().mean())
+    if math.isfinite(value):
+        return value
+    wide = one.double() if other is None else one.double() - other.double()
+    return float(wide.square().mean())

@@ -169,7 +169,7 @@ def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
-    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return " ".join(lines[:2]).rstrip(" ,;") if lines[0].endswith(":") else lines[0]
 
 
 @contextlib.contextmanager

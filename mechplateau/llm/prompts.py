@@ -36,8 +36,11 @@ def load_prompts(source: str | Path = DEFAULT) -> list[str]:
     try:
         # utf-8-sig: a mark at the beginning, which some editors write, is not part of the first prompt.
         prompts = _lines(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+    # ValueError: also a name with a zero byte.
+    except (OSError, ValueError) as error:
+        reason = (
+            "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)
+        )
         raise ConfigError(
             f"prompts: expected {DEFAULT}, {ARC_EASY} or a text file with one prompt a line, "
             f"got {str(source)!r} ({reason})"

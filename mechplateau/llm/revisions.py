@@ -26,8 +26,10 @@ _NAME = re.compile(
 )
 _NUMBER = re.compile(r"\d+")
 _UNIT = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-_LARGEST = 2**63 - 1
+LARGEST = 2**63 - 1
 """A table's integers end here; no training run comes near."""
+_DIGITS = 300
+"""More than any name of a file has: Python refuses to read numbers of thousands of digits."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,10 @@ def parse_revision(label: str) -> Revision | None:
     """The revision that a name describes, or None where it describes no step of a series."""
     if label in FINAL_LABELS:
         return Revision(label, None)
+    if len(label) > _DIGITS:
+        return None
     if _NUMBER.fullmatch(label):
-        return Revision(label, int(label)) if int(label) <= _LARGEST else None
+        return Revision(label, int(label)) if int(label) <= LARGEST else None
     match = _NAME.fullmatch(label)
     if match is None:
         return None
@@ -66,7 +70,7 @@ def parse_revision(label: str) -> Revision | None:
     for name, unit in (("step", "thousands"), ("tokens", "unit")):
         if (number := numbers[name]) is not None:
             numbers[name] = number * _UNIT[part[unit].upper()]
-    if any(number is not None and number > _LARGEST for number in numbers.values()):
+    if any(number is not None and number > LARGEST for number in numbers.values()):
         return None
     return Revision(label, **numbers)
 
@@ -156,6 +160,8 @@ class StepChoice:
                     f"steps: expected all, or numbers and ranges such as 0,1,2,1000-4000; got {text!r}"
                 )
             first, last = match.groups()
+            if any(len(number) > _DIGITS or int(number) > LARGEST for number in match.groups("0")):
+                raise ConfigError(f"steps: expected numbers up to {LARGEST}, got {part.strip()[:80]!r}")
             if last is None:
                 exact.append(int(first))
             elif int(first) <= int(last):

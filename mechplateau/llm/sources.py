@@ -15,7 +15,7 @@ from typing import Protocol
 
 from mechplateau.errors import CheckpointError, ConfigError
 from mechplateau.llm.loading import has_tokenizer
-from mechplateau.llm.revisions import STEP_NAMES, Listing, StepChoice, arrange, found
+from mechplateau.llm.revisions import STEP_NAMES, Listing, StepChoice, arrange, found, parse_revision
 from mechplateau.llm.weights import LAYOUTS, stamp
 
 
@@ -88,9 +88,8 @@ def open_source(text: str) -> tuple[Source, StepChoice | None]:
     Raises:
         ConfigError: none of these.
     """
-    path = Path(text).expanduser()
-    if text and path.is_dir():
-        return FolderSource(path.resolve()), StepChoice(everything=True)
+    if (path := _folder(text)) is not None:
+        return FolderSource(path), StepChoice(everything=True)
     if text in PRESETS:
         return HubSource(PRESETS[text].repository), StepChoice.parse(PRESETS[text].steps)
     parts = text.split("/")
@@ -104,6 +103,21 @@ def open_source(text: str) -> tuple[Source, StepChoice | None]:
         f"{text!r}: expected a folder of checkpoint folders, a repository of the hub (owner/name), or one of "
         f"{', '.join(PRESETS)}"
     )
+
+
+def _names_a_step(name: str) -> bool:
+    revision = parse_revision(name)
+    return revision is not None and revision.step is not None
+
+
+def _folder(text: str) -> Path | None:
+    """The folder that a text names, in full; None if it names none."""
+    try:
+        path = Path(text).expanduser()
+        return path.resolve() if text and path.is_dir() else None
+    # RuntimeError: a home folder of nobody, or links in a circle.
+    except (OSError, RuntimeError, ValueError):
+        return None
 
 
 def _hub_name(text: str) -> bool:
@@ -130,7 +144,7 @@ class FolderSource:
         return str(self.path)
 
     def listing(self, stage: int | None = None) -> Listing:
-        """The subfolders whose names describe steps, whatever they hold, and links, wherever they lead.
+        """The subfolders whose names describe steps, whatever they hold, and links and files of such names.
 
         Raises:
             CheckpointError: there is none, or the folder cannot be read.
@@ -139,7 +153,8 @@ class FolderSource:
             names = [
                 path.name
                 for path in self.path.iterdir()
-                if (path.is_symlink() or path.is_dir()) and not path.name.startswith(".")
+                if (path.is_symlink() or path.is_dir() or _names_a_step(path.name))
+                and not path.name.startswith(".")
             ]
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read ({error.strerror})") from None
@@ -148,7 +163,7 @@ class FolderSource:
             hint = " (this is a single checkpoint: give the folder above it)" if self._is_checkpoint() else ""
             raise CheckpointError(
                 f"{self.path}: expected folders named by their steps, such as {STEP_NAMES}; "
-                f"{found(listing.nameless)}{hint}"
+                f"{found(sorted(name for name in names if not _names_a_step(name)))}{hint}"
             )
         return listing
 

@@ -10,7 +10,9 @@ Each file is written under a temporary name, synced and renamed: a step is there
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,9 @@ from mechplateau.runs.files import write_atomic, write_text
 _HEADER = "mechplateau"
 _FORMAT = 2
 """Of a step's file. Those without this number left GPT-2's attention biases out of their hashes: void."""
+
+_LONGEST_LABEL = 200
+"""Bytes of a checkpoint's name that fit into a file's name with what is put around it."""
 
 
 @dataclass(frozen=True)
@@ -123,4 +128,7 @@ class Store:
         write_atomic(self._path(label), lambda temporary: save_file(sketch, temporary, metadata))
 
     def _path(self, label: str) -> Path:
+        # A folder's name may take all the bytes that a file's name has; here some go to the ending.
+        if len(os.fsencode(label)) > _LONGEST_LABEL:
+            label = f"{label[:40]}-{hashlib.sha256(os.fsencode(label)).hexdigest()[:16]}"
         return self.folder / "steps" / f"{label}.safetensors"

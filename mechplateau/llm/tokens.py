@@ -124,7 +124,10 @@ class Tokenization:
 
     def _own(self, folder: Path) -> PromptTokens:
         """By the tokenizer in a folder; the last one is kept, as most series have but one."""
-        key = _content(folder)
+        try:
+            key = _content(folder)
+        except OSError as error:
+            raise CheckpointError(f"{folder}: no readable tokenizer ({error.strerror or error})") from None
         if self._last is None or self._last[0] != key:
             self._last = key, self._tokens(load_tokenizer(folder), str(folder))
         return self._last[1]

@@ -137,6 +137,7 @@ def stamp(folder: Path) -> list[list[str | int]]:
 
 def _choose(folder: Path) -> _Choice:
     with _readable(folder):
+        next(folder.iterdir(), None)  # a folder without access is named, not a file that may be in it
         _check_plain(folder)
         there = [name for name in LAYOUTS if (folder / name).is_file() or (folder / name).is_symlink()]
         layout = next((name for name in there if (folder / name).is_file()), None)
@@ -210,6 +211,9 @@ def _read_index(index: Path) -> dict[str, str]:
 def _read_safetensors(file: Path) -> Iterator[tuple[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
+    # safetensors says of a file without access that there is none.
+    with _readable(file):
+        file.open("rb").close()
     try:
         with safe_open(file, framework="pt", device="cpu") as tensors:
             for name in tensors.keys():  # noqa: SIM118 (the handle is no mapping)

@@ -142,3 +142,50 @@ def test_states_that_overflow_leave_no_numbers_and_no_tokens(make_series) -> Non
     assert "its hidden states are not finite in the type it was run in" in row["note"]
     assert {example.tokens for example in analysis.examples["step1"]} == {(None,) * 8}
     assert all(None not in example.tokens for example in analysis.examples["step2"])
+
+
+def test_a_file_in_the_place_of_a_checkpoint_is_named(make_series) -> None:
+    series = make_series([0, 1, 2])
+    shutil.rmtree(series / "step1")
+    (series / "step1").write_text("x")
+    (series / "notes.txt").write_text("x")
+    analysis = analyze_series(series, prompts=[[1, 2]])
+    assert column(analysis, "verdict") == {0: "ok", 1: "broken", 2: "ok"}
+    assert str(column(analysis, "note")[1]).endswith("step1: cannot be read (Not a directory)")
+    assert not any("notes.txt" in sentence for sentence in analysis.summary)
+
+
+def test_files_without_access_are_named_as_that(make_series, monkeypatch) -> None:
+    """The weights of step 1, the tokenizer of step 2, the folder of step 4."""
+    series = make_series([0, 1, 2, 4, 8])
+    denied = [series / "step1" / "model.safetensors", series / "step2" / "tokenizer.json", series / "step4"]
+    for method in ("open", "read_bytes", "iterdir"):
+        monkeypatch.setattr(Path, method, _guarded(getattr(Path, method), denied))
+    analysis = analyze_series(series, prompts=PROMPTS)
+    assert column(analysis, "verdict") == {0: "ok", 1: "broken", 2: "ok", 4: "broken", 8: "ok"}
+    notes = {step: str(note) for step, note in column(analysis, "note").items()}
+    assert notes[1] == f"{denied[0]}: cannot be read (Permission denied)"
+    assert notes[2].endswith("step2: no readable tokenizer (Permission denied); that of step0 is used")
+    assert notes[4] == f"{denied[2]}: cannot be read (Permission denied)"
+
+
+def _guarded(method, denied: list[Path]):
+    def guarded(path: Path, *args, **kwargs):
+        if path in denied:
+            raise PermissionError(13, "Permission denied", str(path))
+        return method(path, *args, **kwargs)
+
+    return guarded
+
+
+def test_a_diverged_checkpoint_flags_no_neighbor(make_series) -> None:
+    series = make_series([0, 1, 2, 4, 8])
+    weights = load_file(series / "step2" / "model.safetensors")
+    save_file(
+        {name: tensor * 1e30 for name, tensor in weights.items()},
+        series / "step2" / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    analysis = analyze_series(series, prompts=[[1, 2]], identity_only=True)
+    assert column(analysis, "verdict") == {0: "ok", 1: "ok", 2: "jump", 4: "ok", 8: "ok"}
+    assert "nan" not in " ".join(analysis.table["note"])

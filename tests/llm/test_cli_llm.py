@@ -135,3 +135,26 @@ def test_help_imports_nothing_heavy() -> None:
     assert "SERIES" in result.stdout
     imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}
     assert not imported & {"torch", "transformers", "pandas", "huggingface_hub", "matplotlib", "pydantic"}
+
+
+@pytest.mark.parametrize("option", ["--runs-dir", "--tokenizer"])
+def test_an_empty_name_is_no_folder(option: str, make_series, tmp_path, monkeypatch) -> None:
+    """As of a variable that is not set: the current folder is not what was meant."""
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.command()(cli_llm.llm)
+    result = CliRunner().invoke(app, [str(make_series([0])), option, ""])
+    assert result.exit_code == 2
+    assert "expected a folder, got an empty name" in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["series"]
+
+
+def test_a_choice_is_said_on_the_command_line(run, make_series, tmp_path) -> None:
+    series = make_series([0, 1])
+    (series / "step1" / "pytorch_model.bin").write_bytes(b"")
+    output = run(series, "--identity-only", "--runs-dir", tmp_path / "runs")
+    assert (
+        "step1: the last step, taken as the final weights; read from model.safetensors, as transformers does; "
+        "not looked at: pytorch_model.bin\n"
+    ) in output
+    assert "step0: " not in output

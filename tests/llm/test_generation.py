@@ -267,3 +267,17 @@ def test_minus_infinity_only_rules_a_token_out() -> None:
         model.get_output_embeddings().weight.fill_(-6e4)
         model.get_output_embeddings().weight[9] = -1.0
         assert (generate(model, PROMPTS, n_tokens=2).tokens == 9).all()
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e300])
+def test_temperatures_of_any_size_draw_what_they_mean(temperature: float) -> None:
+    """Nearly 0 is greedy, nearly infinite is uniform; what is ruled out stays so."""
+    torch.manual_seed(0)
+    model = ARCHITECTURES["neox"]().eval()
+    generation = generate(model, PROMPTS, n_tokens=N, suppress=[0], temperature=temperature)
+    assert (generation.tokens > 0).all()
+    greedy = generate(model, PROMPTS, n_tokens=N, suppress=[0])
+    if temperature < 1:
+        assert torch.equal(generation.tokens, greedy.tokens)
+    else:
+        assert len(generation.tokens.unique()) > 25  # of 56 numbers from 1 to 49

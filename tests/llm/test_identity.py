@@ -120,3 +120,38 @@ def test_records_round_trip() -> None:
     again = Identity.from_record(identity.record(), identity.sketch)
     assert again == identity
     assert again.hash == identity.hash
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "kind"),
+    [
+        ("h.0.mlp.weight", torch.ones(3, 4, dtype=torch.int8), "int8"),
+        ("h.0.mlp.weight", torch.ones(4, 4, dtype=torch.uint8), "uint8"),
+        ("h.0.mlp.qweight", torch.ones(3, 4, dtype=torch.int32), "int32"),
+        ("h.0.mlp.weight", torch.ones(3, dtype=torch.complex64), "complex64"),
+    ],
+)
+def test_weights_that_are_no_floating_point_numbers_are_refused(name, tensor, kind: str) -> None:
+    """Left out, two steps that differ in nothing else would be called the same."""
+    with pytest.raises(
+        CheckpointError, match=rf"{name} is stored as {kind}; expected floating-point weights"
+    ):
+        identify({"w": torch.ones(2), name: tensor})
+
+
+def test_whole_numbers_that_are_no_weights_are_left_out() -> None:
+    w = {"w": torch.randn(3)}
+    extra = {
+        "h.0.attn.causal_mask": torch.ones(1, 1, 4, 4, dtype=torch.uint8).tril(),
+        "h.0.attn.bias": torch.ones(4, 4, dtype=torch.uint8).tril(),
+        "embeddings.position_ids": torch.arange(8)[None],
+        "seen": torch.tensor(3),
+        "mask": torch.ones(2, 4, dtype=torch.bool),
+    }
+    assert identify({**w, **extra}).hash == identify(w).hash
+
+
+def test_distances_of_weights_whose_squares_overflow() -> None:
+    one, other = identify({"w": torch.full((4,), 3e30)}), identify({"w": torch.full((4,), -3e38)})
+    assert one.squared_norm() == pytest.approx(3.6e61)
+    assert one.squared_distance(other) == pytest.approx(3.6e77)

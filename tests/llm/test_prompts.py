@@ -91,3 +91,9 @@ def test_retries_without_a_network_are_not_reported_one_by_one(
         load_prompts("arc-easy")
     assert not caplog.records
     assert client.level == level
+
+
+def test_a_name_that_no_file_can_have_is_one_line() -> None:
+    for name in ("a\0b", "x" * 300, ""):
+        with pytest.raises(ConfigError, match="prompts: expected default, arc-easy or a text file"):
+            load_prompts(name)

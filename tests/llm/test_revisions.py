@@ -116,3 +116,12 @@ def test_numbers_beyond_any_table_describe_no_step() -> None:
     listing = arrange(["step1", f"step{2**63 - 1}", f"step{2**63}", "stage1-step3-tokens99999999T", "notes"])
     assert [revision.step for revision in listing.revisions] == [1, 2**63 - 1]
     assert listing.nameless == ("notes", "stage1-step3-tokens99999999T", f"step{2**63}")
+
+
+@pytest.mark.parametrize("number", ["9" * 30, "9" * 5000, str(2**63)])
+def test_steps_beyond_any_table_are_refused_before_anything_is_measured(number: str) -> None:
+    for text in (f"0,{number}", f"0-{number}"):
+        with pytest.raises(ConfigError, match=f"steps: expected numbers up to {2**63 - 1}, got '") as caught:
+            StepChoice.parse(text)
+        assert len(str(caught.value)) < 200
+    assert parse_revision(f"step{number}") is parse_revision(number) is None

@@ -282,7 +282,16 @@ def test_arguments_are_told_apart(tmp_path: Path) -> None:
     assert isinstance(source, FolderSource)
     assert steps.everything
     assert open_source("owner/name")[1] is None
-    odd = ("My Models/pythia", "a--b/c", "a/b.git", "unicode/é", "-x/y")
+    odd = (
+        "~nobody-of-this-name/x",
+        "x" * 300,
+        "a\0b",
+        "My Models/pythia",
+        "a--b/c",
+        "a/b.git",
+        "unicode/é",
+        "-x/y",
+    )
     for text in ("pythia-3b", "a/b/c", "./gone", "/gone/away", "", *odd):
         with pytest.raises(ConfigError, match="expected a folder of checkpoint folders, a repository"):
             open_source(text)

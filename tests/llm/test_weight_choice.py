@@ -145,5 +145,5 @@ def test_weights_that_are_not_the_whole_story_are_refused(sharded: Path) -> None
     (sharded / "adapter_config.json").unlink()
     assert read_weights(sharded)
     shutil.rmtree(sharded)
-    with pytest.raises(CheckpointError, match="no weights"):
+    with pytest.raises(CheckpointError, match=r"step1: cannot be read \(No such file"):
         read_weights(sharded)

@@ -107,11 +107,7 @@ def _checkpoints(run: Run) -> tuple[views.CheckpointView, ...]:
 def _samples(run: Run, step: int, tokens: torch.Tensor) -> tuple[views.SampleView, ...]:
     from mechplateau.models import generate  # TransformerLens: seconds, which a short table need not wait for
 
-    task, labels = run.task, run.task.token_labels
-    if len(labels) != task.vocab_size:
-        raise UserError(
-            f"{task.name}.token_labels: expected {task.vocab_size}, one a token, got {len(labels)}"
-        )
+    task = run.task
     model = run.model(step)
     # What was measured at this step was measured with these in effect: weights alone would tell another story.
     try:
@@ -123,11 +119,12 @@ def _samples(run: Run, step: int, tokens: torch.Tensor) -> tuple[views.SampleVie
     with torch.no_grad():
         predicted = generate(model, tokens[:, : task.prompt_length], task.n_outputs)
 
-    def text(row: torch.Tensor) -> tuple[str, ...]:
-        return tuple(str(labels[token]) for token in row.tolist())
-
     return tuple(
-        views.SampleView(text(row[: task.prompt_length]), text(row[task.prompt_length :]), text(outputs))
+        views.SampleView(
+            task.labels_of(row[: task.prompt_length].tolist()),
+            task.labels_of(row[task.prompt_length :].tolist()),
+            task.labels_of(outputs.tolist()),
+        )
         for row, outputs in zip(tokens, predicted, strict=True)
     )
 

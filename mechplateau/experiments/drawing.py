@@ -11,6 +11,7 @@ import pandas as pd
 from mechplateau.experiments.figures import FigureSpec
 from mechplateau.experiments.recipes import RECIPES, Scale
 from mechplateau.experiments.summary import collapse_column, progress_column
+from mechplateau.views.curves import draw_line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -163,7 +164,7 @@ def _draw_line(
     ax: Axes, runs: Sequence[pd.DataFrame], column: str, color: str, dash: Any, label: str
 ) -> Line2D:
     steps, middle, low, high = over_seeds(runs, column)
-    (line,) = ax.plot(steps, middle, color=color, linestyle=dash, linewidth=1.2, label=label)
+    line = draw_line(ax, steps, middle, color=color, linestyle=dash, linewidth=1.2, label=label)
     if len(runs) > 1:
         ax.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
     return line
@@ -176,7 +177,8 @@ def _draw_outputs(ax: Axes, runs: Sequence[pd.DataFrame], names: Sequence[str]) 
     for index, column in enumerate(names):
         steps, middle, _, _ = over_seeds(runs, column)
         ends = index in (0, len(names) - 1)
-        ax.plot(
+        draw_line(
+            ax,
             steps,
             middle,
             color=shades(0.95 * index / max(1, len(names) - 1)),

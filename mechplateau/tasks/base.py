@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int
 from pydantic import Field
 from torch import Tensor
 
-from mechplateau.errors import ConfigError
+from mechplateau.errors import ConfigError, UserError
 from mechplateau.schema import Config, whole_number
 
 
@@ -89,6 +89,24 @@ class Task(Config):
     def token_labels(self) -> tuple[str, ...]:
         """What to show for each token of the vocabulary."""
         return tuple(str(token) for token in range(self.vocab_size))
+
+    def labels_of(self, tokens: Iterable[int]) -> tuple[str | None, ...]:
+        """What to show for each of these tokens; None for −1, an output that is undefined.
+
+        Raises:
+            UserError: a token outside the vocabulary, or `token_labels` are not one a token.
+        """
+        labels = self.token_labels
+        if len(labels) != self.vocab_size:
+            raise UserError(
+                f"{self.name}.token_labels: expected {self.vocab_size}, one a token, got {len(labels)}"
+            )
+        shown = [int(token) for token in tokens]
+        if unknown := [token for token in shown if not -1 <= token < self.vocab_size]:
+            raise UserError(
+                f"{self.name}: expected tokens from 0 to {self.vocab_size - 1}, or -1 for undefined; got {unknown[0]}"
+            )
+        return tuple(None if token < 0 else str(labels[token]) for token in shown)
 
     def sample(
         self,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mechplateau.views.columns import panels, series
+from mechplateau.views.columns import lone_points, panels, series
 from mechplateau.views.summary import KeyNumbers, Peak, key_numbers
 
 if TYPE_CHECKING:
@@ -103,12 +103,13 @@ def _spark(view: RunView, key: str) -> dict[str, Any] | None:
         return float(np.clip((step - first) / (last - first), 0, 1) * _SPARK_WIDTH)
 
     path, pen_down = [], False
-    for step, value in zip(steps, values, strict=True):
+    for step, value, alone in zip(steps, values, lone_points(values), strict=True):
         if not np.isfinite(value):
             pen_down = False
             continue
         y = _SPARK_HEIGHT - 2 - (_SPARK_HEIGHT - 4) * (value - low) / ((high - low) or 1.0)
-        path.append(f"{'L' if pen_down else 'M'}{x_of(step):.1f} {y:.1f}")
+        # A line of no length has round ends: a dot.
+        path.append(f"{'L' if pen_down else 'M'}{x_of(step):.1f} {y:.1f}{'h0' if alone else ''}")
         pen_down = True
     plateau = view.plateau
     band = None

@@ -164,26 +164,32 @@ def _checkpoint(view: RunView, checkpoint: CheckpointView) -> dict[str, Any]:
         "samples": [
             {
                 # Compared here, before marks are added, so that "right" is about the tokens themselves.
-                "right": [t == p for t, p in zip(sample.target, sample.predicted, strict=True)],
-                "prompt": [visible_token(token) for token in sample.prompt],
-                "target": [visible_token(token) for token in sample.target],
-                "predicted": [visible_token(token) for token in sample.predicted],
+                "right": [
+                    p is not None and t == p for t, p in zip(sample.target, sample.predicted, strict=True)
+                ],
+                "prompt": _tokens(sample.prompt),
+                "target": _tokens(sample.target),
+                "predicted": _tokens(sample.predicted),
             }
             for sample in checkpoint.samples
         ],
     }
 
 
+def _tokens(tokens: Sequence[str | None]) -> list[str | None]:
+    return [None if token is None else visible_token(token) for token in tokens]
+
+
 def _layers(checkpoints: Sequence[CheckpointView]) -> list[dict[str, Any]]:
-    """One entry a layer: the maps of all checkpoints `[checkpoint, head, query, key]` and their common limit."""
+    """One entry a layer: the maps of all checkpoints `[checkpoint, head, query, key]` and their common limit, None
+    where no value is defined."""
     if not checkpoints:
         return []
     layers = []
     for index in range(len(checkpoints[0].pattern)):
         maps = np.stack([checkpoint.pattern[index] for checkpoint in checkpoints])
-        layers.append(
-            {"shape": maps.shape[1:], "limit": symmetric_limit([maps]), "data": encode_floats(maps)}
-        )
+        limit = symmetric_limit([maps]) if np.isfinite(maps).any() else None
+        layers.append({"shape": maps.shape[1:], "limit": limit, "data": encode_floats(maps)})
     return layers
 
 

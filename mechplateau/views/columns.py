@@ -81,6 +81,12 @@ def defined(metrics: pd.DataFrame, column: str) -> bool:
     return column in metrics.columns and bool(np.isfinite(series(metrics, column)).any())
 
 
+def lone_points(values: np.ndarray) -> np.ndarray:
+    """Which values have no defined neighbor, bool `[row]`: no line passes through them, so they need a dot."""
+    known = np.pad(np.isfinite(values), 1)
+    return known[1:-1] & ~known[:-2] & ~known[2:]
+
+
 def panels(metrics: pd.DataFrame) -> tuple[Panel, ...]:
     """The panels that these metrics can fill, in the order they are shown."""
     candidates = [

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mechplateau.views.columns import Panel, panels, series
+from mechplateau.views.columns import Panel, lone_points, panels, series
 from mechplateau.views.data import ViewError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
 
     from mechplateau.views.data import PlateauView, RunView
     from mechplateau.views.figure import PaperFigure
@@ -64,6 +66,14 @@ def plot_curves(view: RunView, *, measures: Sequence[str] | None = None, columns
     return figure
 
 
+def draw_line(ax: Axes, steps: np.ndarray, values: np.ndarray, *, linewidth: float, **style: Any) -> Line2D:
+    """One curve; a value between undefined ones, which no line passes through, is a dot."""
+    dots = lone_points(values)
+    marks = {"marker": "o", "markersize": 2.5 * linewidth, "markeredgewidth": 0, "markevery": dots}
+    (line,) = ax.plot(steps, values, linewidth=linewidth, **(marks if dots.any() else {}), **style)
+    return line
+
+
 def _draw_panel(ax: Axes, metrics: pd.DataFrame, panel: Panel, plateau: PlateauView | None) -> None:
     from matplotlib import colormaps
 
@@ -76,13 +86,14 @@ def _draw_panel(ax: Axes, metrics: pd.DataFrame, panel: Panel, plateau: PlateauV
     shades = colormaps["viridis"]
     for index, column in enumerate(panel.outputs):
         shade = shades(0.95 * index / max(1, len(panel.outputs) - 1))
-        ax.plot(steps, series(metrics, column), color=shade, linewidth=0.5, alpha=0.75, zorder=2)
+        draw_line(ax, steps, series(metrics, column), color=shade, linewidth=0.5, alpha=0.75, zorder=2)
     for index, line in enumerate(panel.lines):
         data = line.role == "data"
         color: Any = DATA_COLOR if data else COLORS[panel.key]
         if index and len(panel.lines) > len(_DASHES):  # more lines than dashes can tell apart
             color = shades(0.9 * index / (len(panel.lines) - 1))
-        ax.plot(
+        draw_line(
+            ax,
             steps,
             series(metrics, line.column),
             label=line.label.split(":")[0],

@@ -69,12 +69,12 @@ class SampleView:
     Attributes:
         prompt: the prompt's tokens.
         target: the right outputs.
-        predicted: the model's outputs, as many.
+        predicted: the model's outputs, as many; None where undefined, which is never right.
     """
 
-    prompt: tuple[str, ...]
-    target: tuple[str, ...]
-    predicted: tuple[str, ...]
+    prompt: tuple[str | None, ...]
+    target: tuple[str | None, ...]
+    predicted: tuple[str | None, ...]
 
     def __post_init__(self) -> None:
         if len(self.target) != len(self.predicted):

@@ -101,7 +101,7 @@ def draw_map(
         ax.text(
             0.99,
             0.99,
-            f"{count} undefined (×)",
+            f"{count} undefined (×)" if finite.any() else "every value is undefined",
             transform=ax.transAxes,
             ha="right",
             va="top",
@@ -181,5 +181,7 @@ def _phase_grid(
                     ax.set_ylabel(y_name)
             bar = figure.colorbar(mesh, ax=list(axes[row]), shrink=0.85, pad=0.015, aspect=24)
             bar.set_label(label + (" (Ω outlined)" if outlines else ""))
+            if not any(np.isfinite(values).any() for values in maps):
+                bar.set_ticks([])  # nothing that the numbers would be the scale of
             bar.outline.set_linewidth(0.5)
     return figure

@@ -75,6 +75,7 @@ def _report_context(view: RunView) -> dict[str, Any]:
         "has_pattern": bool(checkpoints and checkpoints[0].pattern),
         "has_cosine": any(checkpoint.cosine is not None for checkpoint in checkpoints),
         "has_samples": any(checkpoint.samples for checkpoint in checkpoints),
+        "undefined_samples": any(None in s.predicted for c in checkpoints for s in c.samples),
         "targets": [target.name for target in view.targets],
         "stride": row_stride(view),
     }

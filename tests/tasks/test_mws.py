@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mechplateau.errors import ConfigError
+from mechplateau.errors import ConfigError, UserError
 from mechplateau.tasks import MovingWindowSum, task_class
 
 
@@ -95,6 +95,16 @@ def test_wrong_values_name_the_field(values, message):
     with pytest.raises(ConfigError) as caught:
         MovingWindowSum.parse(values)
     assert str(caught.value) == message
+
+
+def test_undefined_tokens_have_no_label():
+    task = MovingWindowSum(n=4, p=11, max_num=10)
+    assert task.labels_of([0, 11, -1]) == ("0", "SEP", None)
+    for token in (12, -2):
+        with pytest.raises(
+            UserError, match=f"expected tokens from 0 to 11, or -1 for undefined; got {token}"
+        ):
+            task.labels_of([0, token])
 
 
 def test_no_sequences_is_an_error():

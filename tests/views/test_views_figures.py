@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -70,6 +71,27 @@ def test_map_refuses_other_shapes() -> None:
         draw_map(ax, np.zeros((2, 3)), outlines=[np.ones((2, 2), dtype=bool)])
     with pytest.raises(ViewError, match=r"\(3,\)"):
         draw_map(ax, np.zeros(3))
+
+
+def test_a_map_without_a_value_says_so() -> None:
+    ax = Figure().add_subplot()
+    draw_map(ax, np.full((2, 2), np.nan))
+    assert [text.get_text() for text in ax.texts] == ["every value is undefined"]
+    nothing = np.full((1, 2, 2), np.nan)
+    checkpoints = (CheckpointView(0, (nothing,)), CheckpointView(9, (nothing,)))
+    table = pd.DataFrame({"step": [0, 9], "loss": [1.0, None]})
+    figure = plot_phases(RunView("x", "", table, None, checkpoints, (), ()))
+    assert list(figure.axes[-1].get_yticks()) == []  # no scale either
+
+
+def test_a_value_between_undefined_ones_is_a_dot() -> None:
+    values = [1.0, 2.0, np.nan, 3.0, np.nan, 4.0]
+    table = pd.DataFrame({"step": range(6), "loss": values})
+    line = plot_curves(RunView("x", "", table, None, (), (), ())).axes[0].lines[0]
+    assert line.get_marker() == "o"
+    assert np.flatnonzero(line.get_markevery()).tolist() == [3, 5]
+    whole = RunView("x", "", table.assign(loss=1.0), None, (), (), ())
+    assert plot_curves(whole).axes[0].lines[0].get_marker() == "None"
 
 
 def test_curves_shade_the_plateau(make_view: MakeView) -> None:

@@ -83,6 +83,17 @@ def test_samples_are_generated_with_what_was_in_effect(tmp_path):
     assert run_view(run).checkpoints[-1].samples == ()
 
 
+def test_a_diverged_model_says_nothing(tmp_path):
+    """Its tokens are undefined, not the last label of the vocabulary."""
+    diverging = {"steps": 12, "batch_size": 16, "lr": 1e30, "optimizer": "sgd"}
+    run = train(tiny(training=diverging), runs_dir=tmp_path, threads=1)
+    first, last = (view.samples[0] for view in (run_view(run).checkpoints[0], run_view(run).checkpoints[-1]))
+    assert None not in first.predicted
+    assert last.predicted == (None,) * 4
+    assert "SEP" in last.prompt
+    assert None not in last.target
+
+
 def test_runs_that_lack_something_still_have_a_report(copy):
     maps = sorted((copy / "maps").iterdir())
     maps[1].unlink()

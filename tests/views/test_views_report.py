@@ -13,7 +13,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mechplateau.views import CheckpointView, PlateauView, RunView, ViewError, render_report, save_report
+from mechplateau.views import (
+    CheckpointView,
+    PlateauView,
+    RunView,
+    SampleView,
+    ViewError,
+    render_report,
+    save_report,
+)
 from mechplateau.views._payload import MAX_ROWS
 from mechplateau.views.configs import differing_settings
 
@@ -62,6 +70,32 @@ def test_undefined_numbers_are_null(make_view: MakeView) -> None:
     table = pd.DataFrame({"step": [0, 1, 2], "loss": [2.0, None, float("inf")]})
     columns = payload_of(render_report(make_view(metrics=table)))["curves"]["columns"]
     assert columns == {"loss": [2.0, None, None]}
+
+
+def test_undefined_tokens_are_neither_text_nor_right(make_view: MakeView) -> None:
+    sample = SampleView(("1", "SEP"), ("2", "3"), ("2", None))
+    html = render_report(make_view(checkpoints=(CheckpointView(0, samples=(sample,)),)))
+    (sent,) = payload_of(html)["checkpoints"][0]["samples"]
+    assert sent["predicted"] == ["2", None]
+    assert sent["right"] == [True, False]
+    assert "× undefined" in html
+    assert "× undefined" not in render_report(make_view())
+    # Not even where the right answer is undefined as well.
+    sample = SampleView(("1",), (None,), (None,))
+    html = render_report(make_view(checkpoints=(CheckpointView(0, samples=(sample,)),)))
+    assert payload_of(html)["checkpoints"][0]["samples"][0]["right"] == [False]
+
+
+def test_a_layer_without_a_value_has_no_scale(make_view: MakeView) -> None:
+    maps = np.full((1, 4, 4), np.nan)
+    html = render_report(make_view(checkpoints=(CheckpointView(0, (maps,)),), targets=()))
+    assert payload_of(html)["layers"][0]["limit"] is None
+
+
+def test_a_value_between_undefined_ones_is_a_dot_on_its_card(make_view: MakeView) -> None:
+    table = pd.DataFrame({"step": [0, 1, 2, 3], "loss": [2.0, None, 1.0, None]})
+    html = render_report(make_view(metrics=table))
+    assert re.search(r'<path d="M0\.0 2\.0h0M66\.7 26\.0h0"/>', html)
 
 
 def test_long_runs_are_thinned_and_say_so(make_view: MakeView) -> None:

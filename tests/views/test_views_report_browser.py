@@ -239,6 +239,37 @@ def test_a_negative_cosine_is_on_the_chart(
     opened.check_quiet()
 
 
+def test_what_is_undefined_is_shown_as_undefined(
+    make_view: MakeView, open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    metrics = make_view().metrics
+    metrics.loc[100:200, ["loss", "cos_final", "accuracy_out_3"]] = np.nan
+    metrics.loc[159, ["loss", "cos_final", "accuracy_out_3"]] = 0.5
+    nothing = CheckpointView(
+        0, (np.full((1, 32, 32), np.nan),), None, (SampleView(("1",), ("2", "3"), ("2", None)),)
+    )
+    view = make_view(metrics=metrics, checkpoints=(nothing,), plateau=None)
+    opened = open_page(save_report(view, tmp_path / "undefined.html"), **DESKTOP)
+    assert "every value is undefined" in opened.page.inner_text("#attention-note")
+    assert "scale" not in opened.page.inner_text("#attention-note")
+    assert "every value is undefined" in opened.page.locator("#attention").get_attribute("aria-label")
+    cell = opened.page.locator(".tokens td.undefined")
+    assert (cell.count(), cell.inner_text()) == (1, "×")
+    assert "1 of 2 right, 1 undefined" in opened.page.inner_text("#samples caption")
+    # The lone value is a dot in its curve, on both charts that have it, and in the thin line of output 3.
+    dots = """(chart) => chart.data.flatMap((trace) => [].concat(trace.marker?.size ?? [])
+        .flatMap((size, index) => size > 0 ? [trace.x[index]] : []))"""
+    glance, panel = opened.page.locator("#glance"), opened.page.locator("#panels .chart")
+    assert glance.evaluate(dots) == [160, 160]  # loss and COS
+    assert panel.nth(0).evaluate(dots) == [160]
+    assert panel.nth(1).evaluate(dots) == [160]
+    box = panel.nth(0).bounding_box()
+    panel.nth(0).hover(position={"x": box["width"] / 2, "y": box["height"] / 2})
+    opened.page.locator("#panels .hoverlayer .legend").first.wait_for(timeout=5000)
+    assert opened.page.locator("#panels .hoverlayer").first.text_content().startswith("step 160")
+    opened.check_quiet()
+
+
 def test_nine_runs_can_be_told_apart(
     make_view: MakeView, open_page: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ function plateauShapes(plateau) {
 }
 
 const unitRange = (unit) => (unit ? { range: [-0.03, 1.03] } : {});
-const stepAxis = { title: { text: "step", standoff: 6 } };
+const stepAxis = { title: { text: "step", standoff: 6 }, unifiedhovertitle: { text: "step %{x}" } };
 
 // Zooming one chart along the steps zooms the others with it.
 const linked = [];
@@ -32,13 +32,25 @@ function link(chart) {
   });
 }
 
+// A line needs two points: a value with no defined neighbor is drawn as a dot.
+function lineAndDots(values, width) {
+  const undefinedAt = (index) => (values[index] ?? null) === null;
+  const alone = values.map((value, index) => value !== null && undefinedAt(index - 1) && undefinedAt(index + 1));
+  if (!alone.some(Boolean)) return { mode: "lines" };
+  return { mode: "lines+markers", marker: { size: alone.map((dot) => (dot ? 2.5 * width : 0)), line: { width: 0 } } };
+}
+
 function curve(curves, line, style, extra = {}) {
+  const values = curves.columns[line.column];
   return {
-    type: "scatter", mode: "lines", name: plain(line.label), x: curves.steps, y: curves.columns[line.column],
+    type: "scatter", ...lineAndDots(values, style.width), name: plain(line.label), x: curves.steps, y: values,
     line: { color: style.color, width: style.width, dash: style.dash }, connectgaps: false,
     hovertemplate: "%{y:.3~g}", ...extra,
   };
 }
+
+// Where single points are hovered over, nothing else names the step.
+const hoverAlone = "%{fullData.name}, step %{x}: %{y:.3~g}<extra></extra>";
 
 function lineStyle(panel, line, index) {
   if (line.role === "data") return { color: color("c-data"), width: 1.5, dash: "dot" };
@@ -51,10 +63,10 @@ function lineStyle(panel, line, index) {
 function outputTraces(panel, curves) {
   const shades = colors("shades");
   return panel.outputs.map((column, index) => ({
-    type: "scatter", mode: "lines", x: curves.steps, y: curves.columns[column], connectgaps: false,
+    type: "scatter", ...lineAndDots(curves.columns[column], 1), x: curves.steps, y: curves.columns[column], connectgaps: false,
     name: "output " + column.split("_").pop(), opacity: 0.8,
     line: { color: between(shades, index / Math.max(1, panel.outputs.length - 1)), width: 1 },
-    hovertemplate: "%{fullData.name}, step %{x}: %{y:.3~g}<extra></extra>",
+    hovertemplate: hoverAlone,
   }));
 }
 
@@ -89,7 +101,8 @@ function addPanel(parent, panel, curves, plateau) {
     }
     const traces = [
       ...outputTraces(panel, curves),
-      ...panel.lines.map((line, index) => curve(curves, line, lineStyle(panel, line, index))),
+      ...panel.lines.map((line, index) => curve(curves, line, lineStyle(panel, line, index),
+        panel.outputs.length ? { hovertemplate: hoverAlone } : {})),
     ];
     draw(chart, traces, baseLayout({
       xaxis: { ...stepAxis, ...keepRange(chart) },

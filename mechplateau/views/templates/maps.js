@@ -20,16 +20,18 @@ function extent(map) {
       else { low = Math.min(low, value); high = Math.max(high, value); }
     }
   }
-  return { low, high, undefinedCells, limit: Math.max(Math.abs(low), Math.abs(high)) || 1 };
+  const empty = low > high;
+  return { low, high, undefinedCells, empty, limit: empty ? null : Math.max(Math.abs(low), Math.abs(high)) || 1 };
 }
 
 const shown = (value) => (value === 0 ? "0" : Number(value.toPrecision(2)).toString().replace("-", "−"));
 
+// A limit of null says that there is no value that could have a scale.
 function signedTraces(map, limit, hover, compact) {
   const traces = [{
     type: "heatmap", z: map.map((row) => row.map((value) => (Number.isFinite(value) ? value : null))),
-    zmin: -limit, zmax: limit, colorscale: scaleOf(colors("map")), hoverongaps: false, hovertemplate: hover,
-    showscale: !compact, xgap: 0, ygap: 0,
+    ...(limit === null ? {} : { zmin: -limit, zmax: limit }), colorscale: scaleOf(colors("map")), hoverongaps: false, hovertemplate: hover,
+    showscale: !compact && limit !== null, xgap: 0, ygap: 0,
     colorbar: { thickness: 10, len: 1, outlinewidth: 0, tickfont: { size: 10 }, x: 1.02 },
   }];
   const gaps = { x: [], y: [] };
@@ -74,6 +76,8 @@ function mapLayout(rows, columns, xTitle, yTitle, divider, compact) {
   });
 }
 
-function undefinedNote(count) {
-  return count ? ` ${count} undefined ${count === 1 ? "cell is" : "cells are"} yellow with a ×.` : "";
+const nothing = "every value is undefined (yellow with a ×)";
+
+function undefinedNote({ empty, undefinedCells: count }) {
+  return count && !empty ? ` ${count} undefined ${count === 1 ? "cell is" : "cells are"} yellow with a ×.` : "";
 }

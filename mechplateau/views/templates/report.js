@@ -86,7 +86,7 @@ function cosineInto(chart, index, compact) {
 }
 
 function range(found) {
-  return Number.isFinite(found.low) ? `from ${shown(found.low)} to ${shown(found.high)}` : "no defined value";
+  return found.empty ? nothing : `from ${shown(found.low)} to ${shown(found.high)}`;
 }
 
 function drawMaps() {
@@ -97,16 +97,16 @@ function drawMaps() {
     byId("attention").setAttribute("aria-label", `Attention map at step ${step}${where}: ${range(found)}`);
     const outlined = state.outline ? data.targets.filter((target) => target.layer === state.layer) : [];
     const names = outlined.map(({ name }, index) => `${name} (${["solid", "dashed", "dotted"][index % 3]})`).join(", ");
-    byId("attention-note").textContent = `Batch mean, ${range(found)}; scale ±${shown(found.limit)}`
-      + (state.ownScale ? " of this step." : ", the same at all steps.")
+    const scale = found.limit === null ? "" : `; scale ±${shown(found.limit)}` + (state.ownScale ? " of this step" : ", the same at all steps");
+    byId("attention-note").textContent = `Batch mean, ${range(found)}${scale}.`
       + (outlined.length ? ` Outlined: Ω, where an optimal attention looks${outlined.length > 1 ? ": " + names : ""}.` : "")
       + (data.outputStart ? " Below the dotted line: rows that predict outputs." : "")
-      + undefinedNote(found.undefinedCells);
+      + undefinedNote(found);
   }
   if (cosine) {
     const found = cosineInto(byId("cosine"), state.index, false);
     const note = cosine.present[state.index]
-      ? `Cosine similarity of the final hidden states of each two outputs, ${range(found)}.` + undefinedNote(found.undefinedCells)
+      ? `Cosine similarity of the final hidden states of each two outputs, ${range(found)}.` + undefinedNote(found)
       : "Not recorded at this checkpoint.";
     byId("cosine").setAttribute("aria-label", `COS matrix at step ${step}: ${note}`);
     byId("cosine-note").textContent = note;

@@ -2,8 +2,12 @@
 function tokenRow(name, tokens, rightOf) {
   const row = element("tr", {}, element("th", { scope: "row", textContent: name }));
   tokens.forEach((token, index) => {
-    const cell = element("td", { textContent: token });
-    if (rightOf) {
+    const cell = element("td", { textContent: token === null ? "×" : token });
+    if (token === null) {
+      cell.className = "undefined";
+      cell.title = "undefined";
+      cell.setAttribute("aria-label", "undefined");
+    } else if (rightOf) {
       cell.className = rightOf[index] ? "right" : "wrong";
       cell.title = rightOf[index] ? "right" : "wrong";
     }
@@ -15,7 +19,8 @@ function tokenRow(name, tokens, rightOf) {
 function showSamples(parent, samples) {
   parent.replaceChildren(...samples.map((sample, index) => {
     const right = sample.right.filter(Boolean).length;
-    const caption = `Sample ${index + 1}: ${right} of ${sample.right.length} right`;
+    const nothing = sample.predicted.filter((token) => token === null).length;
+    const caption = `Sample ${index + 1}: ${right} of ${sample.right.length} right` + (nothing ? `, ${nothing} undefined` : "");
     const body = element("tbody", {},
       tokenRow("prompt", sample.prompt),
       tokenRow("target", sample.target),

@@ -115,15 +115,18 @@ def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="One run, or several to compare.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The HTML file (default: report.html in the run's folder)."),
+        typer.Option("--output", "-o", help="The HTML file, or where it is written to, such as /dev/stdout (default: report.html in the run's folder)."),
     ] = None,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
     """Write the report of a run as one HTML file that needs no network; several runs are compared."""
     from mechplateau.reporting import save_report
+    from mechplateau.views import is_stdout
 
     _expect_cpu()
-    print(save_report([_find(run, runs_dir) for run in runs], output))
+    path = save_report([_find(run, runs_dir) for run in runs], output)
+    if not is_stdout(path):  # there the page itself was written
+        print(path)
 
 
 @app.command(name="list")

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mechplateau.views._files import is_stdout
     from mechplateau.views.attention import (
         attention_heads,
         attention_on_target,
@@ -49,6 +50,7 @@ _HOMES = {
     "attention_phases": "attention",
     "draw_map": "maps",
     "gallery": "embed",
+    "is_stdout": "_files",
     "key_numbers": "summary",
     "plot_curves": "curves",
     "plot_phases": "maps",
@@ -77,6 +79,7 @@ __all__ = [
     "attention_phases",
     "draw_map",
     "gallery",
+    "is_stdout",
     "key_numbers",
     "plot_curves",
     "plot_phases",

@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from mechplateau.views._files import write_atomically
+from mechplateau.views._files import write_file
 
 # Each differs from the others in lightness as well as in hue, so that a grey print keeps them apart.
 COLORS = {
@@ -80,7 +80,7 @@ class PaperFigure(Figure):
             from mechplateau.views.data import ViewError
 
             raise ViewError(f"{path}: expected a name that ends in {', '.join(kinds)}, got {path.suffix!r}")
-        return write_atomically(path, self._render(path.suffix, dpi=300))
+        return write_file(path, self._render(path.suffix, dpi=300))
 
     def _repr_png_(self) -> bytes:
         return self._render(".png", dpi=110)

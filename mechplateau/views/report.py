@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mechplateau.views._cards import comparison_rows, summary_cards
-from mechplateau.views._files import write_atomically
+from mechplateau.views._files import write_file
 from mechplateau.views._payload import comparison_payload, report_payload, row_stride, shown_checkpoints
 from mechplateau.views._templates import own_script, own_style, render
 from mechplateau.views.data import RunView, ViewError
@@ -55,7 +55,7 @@ def save_report(view: RunView | Sequence[RunView], path: str | Path) -> Path:
     """
     html = render_report(view)
     # A lone surrogate has no UTF-8 form; as a character reference it shows as the replacement character.
-    return write_atomically(Path(path), html.encode("utf-8", errors="xmlcharrefreplace"))
+    return write_file(Path(path), html.encode("utf-8", errors="xmlcharrefreplace"))
 
 
 def _report_context(view: RunView) -> dict[str, Any]:

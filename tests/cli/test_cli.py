@@ -31,7 +31,7 @@ TINY = [
 
 
 @pytest.fixture
-def run_cli(monkeypatch, capsys, tmp_path):
+def run_cli(monkeypatch, capfd, tmp_path):
     """Call the command in this process: returns exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
     logger = logging.getLogger("mechplateau_kernels")
@@ -42,7 +42,7 @@ def run_cli(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(sys, "argv", ["mechplateau", *arguments])
         with pytest.raises(SystemExit) as caught:
             cli.main()
-        captured = capsys.readouterr()
+        captured = capfd.readouterr()
         return int(caught.value.code or 0), captured.out, captured.err
 
     yield call
@@ -98,6 +98,8 @@ def test_train_show_list_report(run_cli):
     assert report.read_text().lstrip().lower().startswith("<!doctype html>")
     code, out, _ = run_cli("report", str(run.path), "-o", "elsewhere.html")
     assert Path("elsewhere.html").is_file()
+    code, out, _ = run_cli("report", run.name, "-o", "/dev/stdout")
+    assert (code, out) == (0, Path("elsewhere.html").read_text())  # the page and nothing else
     damaged = run.path / "checkpoints" / "step_000004.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:200])
     Path("elsewhere.html").unlink()

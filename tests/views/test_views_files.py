@@ -1,0 +1,82 @@
+"""Where pages and pictures go: plain files whole or not at all, links followed, pipes and devices written to."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mechplateau.views import RunView, ViewError, attention_pattern, plot_curves
+from mechplateau.views._files import write_file
+
+
+def test_a_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
+    target, link = tmp_path / "there" / "page.html", tmp_path / "link.html"
+    link.symlink_to(target)  # leads to nothing yet
+    for content in (b"first", b"second"):
+        assert write_file(link, content) == link
+        assert link.is_symlink()
+        assert target.read_bytes() == content
+    assert [path.name for path in target.parent.iterdir()] == ["page.html"]
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    """Figures and views go the same way."""
+    views = {
+        "curves.svg": plot_curves(
+            RunView("x", "", pd.DataFrame({"step": [0, 1], "loss": [2.0, 1.0]}), None, (), (), ())
+        ),
+        "view.html": attention_pattern(np.eye(2), ["a", "b"]),
+    }
+    for name, view in views.items():
+        pipe, read = tmp_path / name, []
+        os.mkfifo(pipe)
+        reader = threading.Thread(target=lambda pipe=pipe, read=read: read.append(pipe.read_bytes()))
+        reader.start()
+        view.save(pipe)
+        reader.join(timeout=20)
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
+        assert len(read[0]) > 3000
+        assert read[0].rstrip().endswith((b"</svg>", b"</html>"))
+
+
+def test_a_device_is_written_to(tmp_path: Path) -> None:
+    null = tmp_path / "null"
+    null.symlink_to("/dev/null")
+    write_file(null, b"gone")
+    assert stat.S_ISCHR(null.stat().st_mode)
+    assert null.is_symlink()
+
+
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_standard_output_goes_on_where_it_stands(name: str, tmp_path: Path) -> None:
+    code = (
+        "import pathlib; from mechplateau.views._files import write_file; print('before');"
+        f"write_file(pathlib.Path({name!r}), b'page\\n'); print('after')"
+    )
+    log = tmp_path / "log"
+    log.write_text("older\n", encoding="utf-8")
+    with log.open("ab") as file:
+        subprocess.run([sys.executable, "-c", code], stdout=file, check=True)
+    assert log.read_text(encoding="utf-8") == "older\nbefore\npage\nafter\n"
+
+
+def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
+    private = tmp_path / "private.html"
+    private.touch(mode=0o600)
+    write_file(private, b"page")
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    assert stat.S_IMODE(write_file(tmp_path / "new.html", b"page").stat().st_mode) & 0o444
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ViewError, match="is a folder; expected the name of a file"):
+        write_file(tmp_path, b"page")
+    assert list(tmp_path.iterdir()) == []

@@ -115,7 +115,11 @@ def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="One run, or several to compare.")],
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The HTML file, or where it is written to, such as /dev/stdout (default: report.html in the run's folder)."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="The HTML file; /dev/stdout for standard output (default: report.html in the run's folder).",
+        ),
     ] = None,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:

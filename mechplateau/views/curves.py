@@ -69,8 +69,13 @@ def plot_curves(view: RunView, *, measures: Sequence[str] | None = None, columns
 def draw_line(ax: Axes, steps: np.ndarray, values: np.ndarray, *, linewidth: float, **style: Any) -> Line2D:
     """One curve; a value between undefined ones, which no line passes through, is a dot."""
     dots = lone_points(values)
-    marks = {"marker": "o", "markersize": 2.5 * linewidth, "markeredgewidth": 0, "markevery": dots}
-    (line,) = ax.plot(steps, values, linewidth=linewidth, **(marks if dots.any() else {}), **style)
+    marks: dict[str, Any] = {
+        "marker": "o",
+        "markersize": 2.5 * linewidth,
+        "markeredgewidth": 0,
+        "markevery": dots,
+    }
+    (line,) = ax.plot(steps, values, linewidth=linewidth, **style, **(marks if dots.any() else {}))
     return line
 
 

@@ -47,8 +47,15 @@ def over_run(
         the tool's table, with `step` as the first column; of numbers: step, value.
 
     Raises:
-        UserError: a step that was not kept, a tool that returns neither, or a table that has a `step` already.
+        UserError: no run or tool, a step that was not kept, a tool that returns neither, or a table that has a `step`
+            already.
     """
+    if not callable(getattr(run, "step_of", None)):
+        raise UserError(f"run: expected a run (mechplateau.load_run gives one), got {type(run).__name__}")
+    if not callable(tool):
+        raise UserError(f"tool: expected a function of a model, got {type(tool).__name__}")
+    if isinstance(steps, str):
+        raise UserError(f"steps: expected a list of steps or phases, got {steps!r}")
     chosen = [run.step_of(step) for step in steps] if steps is not None else list(run.steps)
     if not chosen:
         raise UserError(f"{run.path}: no checkpoint was kept")

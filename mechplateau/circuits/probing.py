@@ -133,7 +133,10 @@ def _labels(label: Label, tokens: Tensor, rows: Sequence[int], task: Task | None
 def _window_sums(tokens: Tensor, rows: Sequence[int], task: Task | None) -> Tensor:
     if task is None:
         raise UserError("label: window_sum is the sum over a task's Ω; give the task")
-    target = task.attention_targets(tokens)[0]
+    targets = task.attention_targets(tokens)
+    if not targets:
+        raise UserError(f"label: window_sum is the sum over a task's Ω; {task.name} states none")
+    target = targets[0]
     if missing := [row for row in rows if row not in target.rows]:
         raise UserError(f"rows: window_sum is defined at the rows of Ω, {list(target.rows)}; got {missing}")
     mask = target.mask[:, [target.rows.index(row) for row in rows]].cpu()

@@ -57,6 +57,10 @@ def transferred(
         UserError: nothing can be moved between these tasks, or shapes differ (named with both).
         ConfigError: an unknown part.
     """
+    if not isinstance(source, Run):
+        raise UserError(
+            f"source: expected a run (mechplateau.load_run gives one), got {type(source).__name__}"
+        )
     if parts == PATTERN:
         return _with(config, {"kind": "imposed_pattern", "source": str(source.maps_path(step))})
     names = (parts,) if isinstance(parts, str) else tuple(parts)
@@ -135,6 +139,8 @@ def plateau_left(metrics: pd.DataFrame, baseline: Plateau) -> PlateauLeft:
     assert baseline.plateau_level is not None
     assert baseline.final_level is not None
     half_way = (baseline.plateau_level + baseline.final_level) / 2
+    if metrics.empty:
+        return PlateauLeft(None, None, "nothing was measured yet")
     smooth = metrics["loss"].astype(float).rolling(3, center=True, min_periods=1).median().to_numpy()
     below = np.flatnonzero(smooth <= half_way)
     if not len(below):

@@ -129,14 +129,15 @@ class Task(Config):
             seed: that of a generator for this call alone.
 
         Raises:
-            ConfigError: both a generator and a seed, one of another kind or device, or fewer than 1 sequence.
+            ConfigError: both a generator and a seed, one of another kind or device, fewer than 1 sequence, or a
+                `_sample` that makes something else.
         """
         batch = whole_number(batch, "batch")
         if batch < 1:
             raise ConfigError(f"batch: expected at least 1 sequence, got {batch}")
         place = torch.device(device)
         if generator is None:
-            return self._sample(batch, _generator(place, seed), place)
+            return self._checked(self._sample(batch, _generator(place, seed), place), batch)
         if seed is not None:
             raise ConfigError("seed: expected a generator or a seed, got both; leave one of them out")
         if not isinstance(generator, torch.Generator):
@@ -148,7 +149,16 @@ class Task(Config):
                 f"generator: expected one on {place}, where the sequences are made, got one on {generator.device}; "
                 f"make it with torch.Generator({str(place)!r})"
             )
-        return self._sample(batch, generator, place)
+        return self._checked(self._sample(batch, generator, place), batch)
+
+    def _checked(self, tokens: Tensor, batch: int) -> Tensor:
+        """What `_sample` made, which in a task of one's own may be something else."""
+        if tokens.shape != (batch, self.n_ctx) or tokens.is_floating_point():
+            raise ConfigError(
+                f"{type(self).__name__}._sample: expected integers [{batch}, {self.n_ctx}] (batch, n_ctx), got "
+                f"{tokens.dtype} {list(tokens.shape)}"
+            )
+        return tokens
 
     @abstractmethod
     def _sample(self, batch: int, generator: torch.Generator, device: torch.device) -> Tensor:
@@ -222,7 +232,10 @@ def _generator(device: torch.device, seed: int | None) -> torch.Generator:
     """One for a single call; without a seed, from the next number of torch's CPU generator."""
     if seed is None:
         seed = int(torch.randint(2**63 - 1, (), device="cpu"))
-    return torch.Generator(device).manual_seed(whole_number(seed, "seed"))
+    seed = whole_number(seed, "seed")
+    if not -(2**63) <= seed < 2**63:
+        raise ConfigError(f"seed: expected a number of 64 bits, got {seed}")
+    return torch.Generator(device).manual_seed(seed)
 
 
 _TaskType = TypeVar("_TaskType", bound=Task)

@@ -227,6 +227,22 @@ def test_a_task_and_tokens_of_another(tokens):
         probe(make_model(), many, "window_sum", hook="hook_embed", task=task)
 
 
+class WithoutTargets(MovingWindowSum):
+    def attention_targets(self, tokens):
+        return ()
+
+
+def test_sums_over_an_attention_target_that_a_task_does_not_state(tokens):
+    with pytest.raises(UserError, match="window_sum is the sum over a task's Ω; mws states none"):
+        probe(
+            make_model(),
+            tokens,
+            "window_sum",
+            hook="hook_embed",
+            task=WithoutTargets(n=4, p=10, max_num=9),
+        )
+
+
 @pytest.mark.parametrize("steps", [{}, {"fold_ln": False}])
 def test_raw_and_processed_weights_do_not_mix(tokens, steps):
     """Logits are the same up to a shift, but no activation means the same."""

@@ -60,6 +60,13 @@ def test_composition_over_training_begins_at_chance(tmp_path):
 def test_steps_and_tools_that_do_not_fit_are_errors(toy_run):
     with pytest.raises(RunError, match="no checkpoint at step 7"):
         over_run(toy_run, ablate_positions, steps=[7])
+    for run, tool, steps, message in (
+        (toy_run.path, ablate_positions, None, "run: expected a run .* got PosixPath"),
+        (toy_run, None, None, "tool: expected a function of a model, got NoneType"),
+        (toy_run, ablate_positions, "after", "steps: expected a list of steps or phases, got 'after'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            over_run(run, tool, steps=steps)
     for result in (None, "3", [1.0], torch.zeros(2)):
         with pytest.raises(UserError, match=r"<lambda> returned .*; expected a table, .* or one number"):
             over_run(toy_run, lambda model, result=result: result, steps=[0])

@@ -127,6 +127,8 @@ def test_token_rows_move_where_the_task_states_a_map(toy_run, tmp_path):
 
 
 def test_refusals_name_both_shapes(toy_run):
+    with pytest.raises(UserError, match=r"source: expected a run .* got str"):
+        transferred(toy(), str(toy_run.path), "KQ")
     with pytest.raises(
         UserError, match=r"positions of shape \[13, 64\] in mws do not fit \[9, 64\] in doubled-for-tests"
     ):
@@ -163,6 +165,7 @@ def test_what_is_left_is_counted_from_the_baselines_onset(losses, left, reached)
 def test_where_it_is_undefined_it_says_why():
     stuck = plateau_left(table([3.0, 2.0, 2.0, 2.0]), PLATEAU)
     assert (stuck.left, stuck.reached) == (None, None)
+    assert plateau_left(table([]), PLATEAU).why == "nothing was measured yet"
     assert "not come half-way down within 30 steps" in stuck.why
     none = plateau_left(
         table([3.0, 1.0]), Plateau(False, None, None, None, None, 1.0, 0.1, "It falls steadily.")

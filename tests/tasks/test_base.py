@@ -60,6 +60,7 @@ def test_torchs_generator_is_left_alone_where_data_is_asked_for_by_seed():
         ((3, torch.Generator()), {"seed": 0}, "seed: expected a generator or a seed, got both; leave one"),
         ((3, 0), {}, "generator: expected a torch.Generator, got 0; a seed is given by name, as in seed=0"),
         ((3,), {"seed": 0.5}, "seed: expected a whole number, got 0.5"),
+        ((3,), {"seed": 2**70}, "seed: expected a number of 64 bits, got"),
         ((0,), {}, "batch: expected at least 1 sequence, got 0"),
         ((2.0,), {}, "batch: expected a whole number, got 2.0"),
     ],
@@ -74,3 +75,29 @@ def test_what_does_not_fit_is_one_line(arguments, options, message):
 def test_the_generator_must_be_where_the_data_is_made():
     with pytest.raises(ConfigError, match=r"generator: expected one on meta, .* got one on cpu"):
         TASK.sample(3, torch.Generator(), "meta")
+
+
+class Shorter(MovingWindowSum):
+    def _sample(self, batch, generator, device):
+        return super()._sample(batch, generator, device)[:, 1:]
+
+
+class Halves(MovingWindowSum):
+    def _sample(self, batch, generator, device):
+        return super()._sample(batch, generator, device) / 2
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (
+            Shorter(n=2),
+            r"Shorter._sample: expected integers \[3, 5\] \(batch, n_ctx\), got torch.int64 \[3, 4\]",
+        ),
+        (Halves(n=2), r"Halves._sample: expected integers .* got torch.float32 \[3, 5\]"),
+    ],
+)
+def test_a_task_of_ones_own_makes_sequences_of_its_length(task, message):
+    for given in ({"seed": 0}, {"generator": torch.Generator()}):
+        with pytest.raises(ConfigError, match=message):
+            task.sample(3, **given)

@@ -11,6 +11,7 @@ import typer
 from mechplateau.cli_experiments import claims, figure, figures, reproduce
 from mechplateau.cli_llm import llm
 from mechplateau.errors import UserError
+from mechplateau.paths import PATH_OPTION, local_path
 
 if TYPE_CHECKING:
     from mechplateau.config import RunConfig
@@ -39,7 +40,7 @@ Set = Annotated[
 ]
 Seed = Annotated[int | None, typer.Option(help="Seed of weights and data; overrides the file's.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
-RunsDir = Annotated[Path, typer.Option(help="Where run folders lie.")]
+RunsDir = Annotated[Path, typer.Option(help="Where run folders lie.", **PATH_OPTION)]
 Threads = Annotated[int | None, typer.Option(help="CPU threads (default: all; a resumed run: as before).")]
 Trackers = Annotated[
     list[str] | None,
@@ -119,6 +120,7 @@ def report(
             "--output",
             "-o",
             help="The HTML file; /dev/stdout for standard output (default: report.html in the run's folder).",
+            **PATH_OPTION,
         ),
     ] = None,
     runs_dir: RunsDir = Path("runs"),
@@ -223,6 +225,8 @@ def main() -> NoReturn:
     except BrokenPipeError:
         sys.stderr.close()
         raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
     except OSError as error:
         _fail(f"{error.filename or 'output'}: {error.strerror or error}", 2)
     raise SystemExit(0)
@@ -246,7 +250,7 @@ def _data(source: str) -> dict[str, Any]:
 
     if source == "-":
         return _with_task_fields(read_yaml(sys.stdin.read(), "standard input"))
-    path = Path(source)
+    path = local_path(source)
     if path.suffix in (".yaml", ".yml") or _is_file(path):
         try:
             return _with_task_fields(read_yaml(path.read_text(encoding="utf-8"), str(path)))
@@ -291,7 +295,7 @@ def _train(
 
     from mechplateau.console import training_progress
     from mechplateau.runs.layout import Layout
-    from mechplateau.runs.writer import status_of
+    from mechplateau.runs.record import is_finished
     from mechplateau.training import RunInterrupted, train
     from mechplateau.training.loop import check_request
     from mechplateau.training.trackers import Tracker
@@ -300,11 +304,14 @@ def _train(
     check_request(config, device, threads, cuda_graph)
     if device == "cpu":
         _expect_cpu()
+    finished = is_finished(Layout(runs_dir / config.run_name), config)
+    if not finished:
+        # What takes seconds to import, before anything is drawn that Ctrl-C would leave on the screen.
+        import mechplateau.models.transformer  # noqa: F401
     with ExitStack() as stack:
         listeners: list[Any] = []
         if not quiet:
             listeners.append(stack.enter_context(training_progress(config)))
-        finished = status_of(Layout(runs_dir / config.run_name)) == "finished"
         mirrors = [Tracker(name, config, runs_dir / config.run_name) for name in trackers if not finished]
         listeners += mirrors
         try:
@@ -345,7 +352,7 @@ def _find(name: str, runs_dir: Path) -> Run:
     from mechplateau.errors import RunError
     from mechplateau.runs import load_run
 
-    for path in (Path(name), runs_dir / name):
+    for path in (local_path(name), runs_dir / name):
         if _is_file(path / "config.yaml"):
             return load_run(path)
     matches = sorted(

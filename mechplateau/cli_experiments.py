@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mechplateau.errors import UserError
+from mechplateau.paths import PATH_OPTION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 ScaleOption = Annotated[
     str, typer.Option("--scale", help="paper, or small: shorter sequences, narrower models, minutes.")
 ]
-RunsDir = Annotated[Path, typer.Option(help="Where run folders lie; finished runs there are reused.")]
-Out = Annotated[Path, typer.Option("--out", help="Where figures and their data are written.")]
+RunsDir = Annotated[
+    Path, typer.Option(help="Where run folders lie; finished runs there are reused.", **PATH_OPTION)
+]
+Out = Annotated[Path, typer.Option("--out", help="Where figures and their data are written.", **PATH_OPTION)]
 Seeds = Annotated[
     int, typer.Option(help="How many seeds, counted from 0; figures then show median and spread.")
 ]
@@ -95,7 +98,9 @@ def claims(
     scale: ScaleOption = "paper",
     runs_dir: Annotated[
         Path | None,
-        typer.Option(help="Check the finished runs of this folder instead of the results on record."),
+        typer.Option(
+            help="Check the finished runs of this folder instead of the results on record.", **PATH_OPTION
+        ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:

@@ -16,7 +16,7 @@ from mechplateau.models import initialization as initialization  # registers its
 from mechplateau.models import progress_reward as progress_reward  # registers its intervention
 from mechplateau.models.config import ModelConfig
 from mechplateau.models.interventions import Intervention, intervention_class
-from mechplateau.schema import Config
+from mechplateau.schema import Config, unknown_field
 from mechplateau.tasks import Task, task_class
 
 SEEDS = 2**31
@@ -161,12 +161,31 @@ class RunConfig(Config):
             owner = type(task) if isinstance(task, Task) else task_class((task or {}).get("name"))
         except (ConfigError, AttributeError):
             return data  # the task's own validator says what is wrong
+        cls._name_sections(data, owner)
         filled = dict(data)
         for section, defaults in (("model", owner.default_model), ("training", owner.default_training)):
             given = filled.get(section, {})
             if isinstance(given, Mapping):
                 filled[section] = {**defaults, **given}
         return filled
+
+    @classmethod
+    def _name_sections(cls, data: Mapping[str, Any], task: type[Task]) -> None:
+        """Raise ValueError for a field that stands beside the sections and belongs into one of them."""
+        sections: dict[str, type[Config]] = {
+            "task": task,
+            "model": ModelConfig,
+            "training": TrainingConfig,
+            "evaluation": EvaluationConfig,
+            "checkpoints": CheckpointConfig,
+        }
+        for name in data:
+            if isinstance(name, str) and name not in cls.model_fields:
+                owners = [section for section, config in sections.items() if name in config.model_fields]
+                if owners:
+                    ways = " or ".join(f'{section}={{"{name}": {data[name]!r}}}' for section in owners)
+                    hint = f"it is a field of {' and of '.join(owners)}: give {ways}, or --set {owners[0]}.{name}="
+                    raise ValueError(unknown_field(name, list(cls.model_fields), hint))
 
     @model_validator(mode="after")
     def _interventions_fit(self) -> Self:

@@ -118,6 +118,9 @@ def print_run(run: Run) -> None:
     console.print(
         f"Checkpoints: {', '.join(str(step) for step in run.steps)}", highlight=False, soft_wrap=True
     )
+    if run.missing:
+        lost = ", ".join(str(step) for step in run.missing)
+        console.print(f"Missing checkpoints: {lost}", highlight=False, soft_wrap=True)
     console.print(f"Run: {escape(str(run.path))}", highlight=False, soft_wrap=True)
 
 
@@ -133,6 +136,8 @@ def print_runs(runs: Sequence[Run], unreadable: Mapping[str, str], runs_dir: Pat
     for run in runs:
         try:
             done, status = f"{run.reached}/{run.config.training.steps}", run.status or "not begun"
+            lost = f" ({len(run.missing)} missing)" if run.missing else ""
+            kept = f"{len(run.steps)}{lost}"
         except RunError as problem:
             unreadable = {**unreadable, run.name: str(problem)}
             continue
@@ -143,7 +148,7 @@ def print_runs(runs: Sequence[Run], unreadable: Mapping[str, str], runs_dir: Pat
             str(run.config.seed),
             status,
             done,
-            str(len(run.steps)),
+            kept,
         )
     if table.row_count:
         console.print(table, highlight=False)

@@ -7,6 +7,7 @@ Errors name the field, the value that came and what is allowed, on one line.
 from __future__ import annotations
 
 import copy
+import difflib
 import hashlib
 import json
 import operator
@@ -76,6 +77,17 @@ class Config(BaseModel):
         """The configuration as plain, JSON-ready data, every field written out."""
         return self.model_dump(mode="json")
 
+    def with_(self, **changes: Any) -> Self:
+        """This configuration with some fields changed, validated anew: `config.with_(seed=5, training={"steps": 100})`.
+
+        A mapping changes fields of a section and leaves its others; where it names another `name` or `kind` (another
+        task, say), it stands for the whole section.
+
+        Raises:
+            ConfigError: as `parse`.
+        """
+        return self.parse(_changed(self.data(), changes))
+
     def yaml(self) -> str:
         """The configuration as a YAML document, every field written out."""
         return yaml.safe_dump(self.data(), sort_keys=False, allow_unicode=True)
@@ -137,6 +149,20 @@ def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
                     f"--set {assignment}: {'.'.join(keys[: depth + 1])} has no fields of its own"
                 )
         node[keys[-1]] = value
+    return result
+
+
+def _changed(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`changes` laid over `data`, section by section."""
+    result = dict(data)
+    for name, value in changes.items():
+        present = result.get(name)
+        if isinstance(value, Config):
+            value = value.data()
+        elif isinstance(value, Mapping) and isinstance(present, Mapping):
+            same = all(value.get(key, present.get(key)) == present.get(key) for key in ("name", "kind"))
+            value = _changed(present, value) if same else value
+        result[name] = value
     return result
 
 
@@ -217,8 +243,7 @@ def _one_line(cls: type[Config], error: ValidationError) -> str:
         location = ".".join(parts)
         message = item["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
         if item["type"] == "extra_forbidden":
-            allowed = ", ".join(_fields_at(cls, item["loc"][:-1]))
-            problems.append(f"{location}: unknown field; allowed here: {allowed}")
+            problems.append(unknown_field(location, _fields_at(cls, item["loc"][:-1])))
         elif item["type"] == "missing":
             problems.append(f"{location}: missing")
         elif item["type"] == "value_error":
@@ -230,6 +255,14 @@ def _one_line(cls: type[Config], error: ValidationError) -> str:
             message = message[0].lower() + message[1:]
             problems.append(f"{location}: {message}, got {item['input']!r}")
     return "; ".join(problems)
+
+
+def unknown_field(location: str, allowed: Sequence[str], hint: str | None = None) -> str:
+    """What to say of a field that is not among those allowed where it stands; the default hint is the nearest one."""
+    near = difflib.get_close_matches(location.rpartition(".")[2], allowed, n=1)
+    if hint is None and near:
+        hint = f"did you mean {near[0]}?"
+    return f"{location}: unknown field; allowed here: {', '.join(allowed)}{f'; {hint}' if hint else ''}"
 
 
 def _fields_at(cls: type[BaseModel], location: Sequence[int | str]) -> list[str]:

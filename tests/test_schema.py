@@ -222,3 +222,46 @@ def test_true_is_not_one(section, name):
         RunConfig.for_task("mws", **{section: {name: True}})
     assert str(caught.value) == f"{section}.{name}: expected a number or text, got true"
     assert RunConfig.for_task("prefix", task={"no_repeat": True}).task.no_repeat
+
+
+def test_a_misspelled_field_is_recognized():
+    assert error_of({"task": "mws", "trainig": {}}).endswith("; did you mean training?")
+    assert error_of({"task": "mws", "training": {"stepz": 3}}).endswith("; did you mean steps?")
+    assert error_of({"task": {"name": "mws", "max_nun": 3}}).endswith("; did you mean max_num?")
+    assert "did you mean" not in error_of({"task": "mws", "qqqqqq": 1})
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"k": 3}, 'it is a field of task: give task={"k": 3}, or --set task.k='),
+        ({"lr": 0.1}, 'it is a field of training: give training={"lr": 0.1}, or --set training.lr='),
+        ({"every": 3}, 'evaluation={"every": 3} or checkpoints={"every": 3}'),
+        ({"betas": [0.9, 0.99]}, 'give training={"betas": [0.9, 0.99]}, or --set'),
+    ],
+)
+def test_a_field_outside_its_section_is_told_where_it_belongs(fields, hint):
+    with pytest.raises(ConfigError) as caught:
+        RunConfig.for_task("mws", **fields)
+    (name,) = fields
+    assert str(caught.value).startswith(f"{name}: unknown field; allowed here: task, model, training")
+    assert hint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_changed_configuration_is_validated():
+    config = RunConfig.for_task("mws", training={"steps": 50}, seed=1)
+    changed = config.with_(seed=5, training={"lr": 1e-2}, task={"k": 3})
+    assert changed == RunConfig.for_task("mws", training={"steps": 50, "lr": 1e-2}, task={"k": 3}, seed=5)
+    assert (config.seed, config.task.k) == (1, 2)
+    other = config.with_(task={"name": "copy"})
+    assert (other.task.name, other.training.steps) == ("copy", 50)
+    assert config.with_(task=other.task).task == other.task
+    for wrong, message in [
+        ({"seed": -1}, "seed: input should be greater than or equal to 0"),
+        ({"sed": 1}, "sed: unknown field; .*did you mean seed"),
+        ({"task": {"k": 99}}, r"task\.k: expected a window"),
+        ({"training": {"stepz": 1}}, r"training\.stepz: unknown field"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            config.with_(**wrong)

@@ -20,6 +20,7 @@ from mechplateau.experiments.probes import ACCURACIES, SPLITS, probe_curve, prob
 from mechplateau.experiments.recipes import RECIPES, SCALES, Scale, checked_scale
 from mechplateau.experiments.summary import Numbers, summarize
 from mechplateau.experiments.training import Announce, ensure, finished_runs
+from mechplateau.paths import local_path
 from mechplateau.runs import Run
 from mechplateau.runs.files import explained, write_atomic, write_text
 from mechplateau.views.configs import differing_settings
@@ -60,7 +61,7 @@ def make_figure(
     Raises:
         UserError: a run failed, a file cannot be written, the scale is unknown, or there are no seeds.
     """
-    runs_dir, out = Path(runs_dir), Path(out)
+    runs_dir, out = local_path(runs_dir), local_path(out)
     checked_scale(scale)
     seeds = tuple(dict.fromkeys(seeds))
     if not seeds:
@@ -78,7 +79,8 @@ def make_figure(
     figure = draw(spec, tables, scale, probes)
     files = (figure.save(stem.with_suffix(".png")), figure.save(stem.with_suffix(".pdf")))
     data = _data(spec, runs, probes)
-    write_atomic(stem.with_suffix(".parquet"), lambda path: data.to_parquet(path, index=False))
+    # As bytes: pyarrow takes some names (a:b, s3:x) for addresses.
+    write_atomic(stem.with_suffix(".parquet"), lambda path: path.write_bytes(data.to_parquet(index=False)))
     numbers = {name: [_numbers(run, scale) for run in several] for name, several in runs.items()}
     outcomes = tuple(check_all(numbers, scale, [spec.number]))
     verdict = _verdict(spec, scale, seeds, runs, outcomes)

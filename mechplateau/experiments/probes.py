@@ -27,9 +27,10 @@ from mechplateau.experiments.summary import Numbers
 from mechplateau.metrics.plateau import find_plateau
 from mechplateau.runs import Run, load_run
 from mechplateau.runs.files import write_text
-from mechplateau.runs.writer import read_json
+from mechplateau.runs.record import read_json
+from mechplateau.training.interrupt import terminable
 from mechplateau.training.loop import torch_threads
-from mechplateau.training.sweep import stop_with_parent, terminable
+from mechplateau.training.sweep import stop_with_parent
 
 SPLITS: Mapping[Scale, Mapping[str, Mapping[str, int]]] = {
     "paper": {

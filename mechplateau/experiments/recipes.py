@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from mechplateau.config import SEEDS, RunConfig
 from mechplateau.errors import UserError
+from mechplateau.runs import load_run
 from mechplateau.runs.layout import Layout
-from mechplateau.runs.writer import read_json, status_of
+from mechplateau.runs.record import state_of
 
 Scale = Literal["paper", "small"]
 SCALES: tuple[Scale, ...] = ("paper", "small")
@@ -122,9 +123,8 @@ class Recipe:
                     f"{self.name} with seed {seed} starts from the finished run of {name} with seed {source_seed}; "
                     "train that first"
                 )
-            last = read_json(Layout(run).state).get("step")
-            path = Layout(run).checkpoint(last if isinstance(last, int) else 0)
-            if not last or not path.is_file():
+            path = Layout(run).checkpoint(load_run(run).reached)
+            if not path.is_file():
                 raise NotReady(
                     f"{path}: missing, and {self.name} starts from it; put a copy back, or delete the run's folder "
                     "to train it again"
@@ -143,7 +143,12 @@ class NotReady(UserError):
 
 def is_finished(run: Path) -> bool:
     """Whether a run folder holds a finished run."""
-    return status_of(Layout(run)) == "finished"
+    if state_of(Layout(run)) == "finished":
+        return True
+    try:
+        return load_run(run).status == "finished"
+    except UserError:
+        return False
 
 
 def _merged(base: Settings, over: Settings) -> dict[str, Any]:

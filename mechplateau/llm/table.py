@@ -90,7 +90,8 @@ def build_table(
 
 def write_table(path: Path, table: pd.DataFrame) -> None:
     """Write the table as Parquet, whole or not at all."""
-    write_atomic(path, lambda temporary: table.to_parquet(temporary, index=False))
+    # As bytes: pyarrow takes some names (a:b, s3:x) for addresses.
+    write_atomic(path, lambda temporary: temporary.write_bytes(table.to_parquet(index=False)))
 
 
 def _row(

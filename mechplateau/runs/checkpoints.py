@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from mechplateau.errors import CheckpointError
-from mechplateau.runs.files import write_atomic
+from mechplateau.runs.files import REMEDY, write_atomic
+from mechplateau.runs.layout import step_named
 
 FORMAT = 1
 _KEY = "mechplateau"
@@ -42,7 +43,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the description of a file written by `save_tensors`, on the CPU.
 
     Raises:
-        CheckpointError: missing, damaged, not ours, or of a later format.
+        CheckpointError: missing, damaged, not ours, of a later format, or of another step than its name says.
     """
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
@@ -52,14 +53,16 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except (SafetensorError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(
-            f"{path}: damaged ({reason}); put a copy back, or delete the run's folder and train it again"
-        ) from None
+        raise CheckpointError(f"{path}: damaged ({reason}); {REMEDY}") from None
     if not isinstance(description, dict):
         raise CheckpointError(f"{path}: not a checkpoint of mechplateau: it lacks the {_KEY} description")
     if description.get("format") != FORMAT:
         raise CheckpointError(
             f"{path}: format {description.get('format')!r}, this version reads {FORMAT}; update mechplateau"
+        )
+    if (named := step_named(path)) is not None and description.get("step") != named:
+        raise CheckpointError(
+            f"{path}: holds step {description.get('step')!r}, not the one of its name; put the right file back"
         )
     return tensors, description
 

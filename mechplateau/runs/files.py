@@ -12,8 +12,11 @@ from mechplateau.errors import RunError
 
 _TEMPORARY = ".tmp-"
 
+REMEDY = "put a copy back, or rename the run's folder to train it from the start"
+"""What to do about a file of a run that is lost or damaged."""
 
-def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
+
+def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     """Have `write` fill a temporary file beside `path`, sync it, then rename it into place.
 
     Raises:
@@ -37,15 +40,9 @@ def write_text(path: Path, text: str) -> None:
     write_atomic(path, lambda temporary: _write_bytes(temporary, text.encode()))
 
 
-def is_temporary(path: Path) -> bool:
-    """Whether a file is a leftover of a write that was killed."""
-    return path.name.startswith(_TEMPORARY)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Delete what killed writes left in `folder` and below; call only while holding the run's lock."""
-    for path in folder.rglob(f"{_TEMPORARY}*"):
-        path.unlink(missing_ok=True)
+def leftovers(folder: Path) -> list[Path]:
+    """What killed writes left in `folder` and below, and writes of another process that are under way."""
+    return list(folder.rglob(f"{_TEMPORARY}*"))
 
 
 @contextmanager

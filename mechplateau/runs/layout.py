@@ -15,6 +15,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from mechplateau.errors import RunError
+
 _STEP = re.compile(r"step_(\d+)\.safetensors")
 
 
@@ -58,12 +60,26 @@ class Layout:
         return self.root / "resume" / _name(step)
 
     def checkpoint_steps(self) -> tuple[int, ...]:
-        """Steps whose weights are kept, in order; what a killed write left behind is not listed."""
+        """Steps whose weights are kept, in order; what a killed write left behind is not listed.
+
+        Raises:
+            RunError: the folder may not be read.
+        """
         return _steps_in(self.root / "checkpoints")
+
+    def maps_steps(self) -> tuple[int, ...]:
+        """Steps whose maps are kept, in order."""
+        return _steps_in(self.root / "maps")
 
     def resume_steps(self) -> tuple[int, ...]:
         """Steps that can be gone on from, in order."""
         return _steps_in(self.root / "resume")
+
+
+def step_named(path: Path) -> int | None:
+    """The step that a file's name gives; None where the name is another."""
+    match = _STEP.fullmatch(path.name)
+    return int(match[1]) if match else None
 
 
 def _name(step: int) -> str:
@@ -73,4 +89,7 @@ def _name(step: int) -> str:
 def _steps_in(folder: Path) -> tuple[int, ...]:
     if not folder.is_dir():
         return ()
-    return tuple(sorted(int(match[1]) for p in folder.iterdir() if (match := _STEP.fullmatch(p.name))))
+    try:
+        return tuple(sorted(step for path in folder.iterdir() if (step := step_named(path)) is not None))
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be read ({error.strerror or error})") from None

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pandas as pd
 
-from mechplateau.errors import RunError
+from mechplateau.errors import CheckpointError, RunError
 from mechplateau.metrics.accuracy import solved_at
 from mechplateau.metrics.plateau import Plateau, find_plateau
 
@@ -22,10 +22,11 @@ class Phases:
 
     Attributes:
         plateau: onset, drop, levels, confidence, or why there is none.
-        before: the checkpoint of step 0 (the first there is).
-        during: the checkpoint nearest the middle of onset and drop; None without a plateau.
-        after: the last checkpoint.
+        before: step 0.
+        during: the kept step nearest the middle of onset and drop; None without a plateau.
+        after: the last kept step.
         steps: all checkpoints there are.
+        missing: checkpoints that were kept and are not there any more; phases count them.
         solved_at: first measured step with an accuracy of at least `metrics.SOLVED`; None where there is none.
             A run may end in the middle of its drop: then a plateau is found, and the task is not solved.
     """
@@ -36,6 +37,7 @@ class Phases:
     after: int
     steps: tuple[int, ...]
     solved_at: int | None
+    missing: tuple[int, ...] = ()
 
     @property
     def solved(self) -> bool:
@@ -47,29 +49,35 @@ class Phases:
 
         Raises:
             RunError: there is no plateau to be during; names the steps there are.
+            CheckpointError: the phase's checkpoint is missing.
         """
         step = getattr(self, phase)
+        known = ", ".join(str(step) for step in self.steps)
+        if step in self.missing:
+            raise CheckpointError(
+                f"the checkpoint {phase!r}, of step {step}, is missing; put a copy back; there are: {known}"
+            )
         if step is None:
-            known = ", ".join(str(step) for step in self.steps)
             raise RunError(
                 f"no plateau was found, so no step is during it; steps kept: {known}. {self.plateau.reason}"
             )
         return step
 
 
-def find_phases(metrics: pd.DataFrame, steps: Sequence[int]) -> Phases:
-    """The phases of a run with this table and these checkpoints.
+def find_phases(metrics: pd.DataFrame, steps: Sequence[int], missing: Sequence[int] = ()) -> Phases:
+    """The phases of a run with this table and these checkpoints, of which some may be missing.
 
     Raises:
         RunError: no checkpoint was kept yet.
     """
     if not steps:
         raise RunError("no checkpoint was kept yet; let the run go on")
+    kept = sorted({*steps, *missing})
     plateau = find_plateau(metrics["step"].to_numpy(), metrics["loss"].to_numpy(dtype=float))
     during = None
     if (middle := plateau.midpoint) is not None:
-        during = min(steps, key=lambda step: (abs(step - middle), step))
-    return Phases(plateau, steps[0], during, steps[-1], tuple(steps), solved_in(metrics))
+        during = min(kept, key=lambda step: (abs(step - middle), step))
+    return Phases(plateau, kept[0], during, kept[-1], tuple(steps), solved_in(metrics), tuple(missing))
 
 
 def solved_in(metrics: pd.DataFrame) -> int | None:

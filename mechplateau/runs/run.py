@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -12,16 +13,20 @@ from torch import Tensor
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import CheckpointError, RunError, UserError
+from mechplateau.paths import local_path
 from mechplateau.runs import table
+from mechplateau.runs.cadence import checkpoint_steps
 from mechplateau.runs.checkpoints import read_tensors
+from mechplateau.runs.files import REMEDY
 from mechplateau.runs.layout import Layout
 from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases, solved_in
-from mechplateau.runs.writer import Status, sessions_of, status_of
-from mechplateau.schema import read_yaml
+from mechplateau.runs.record import Status, is_file, parse_config, read_config, sessions_of, status_of
 from mechplateau.tasks import Task
 
 if TYPE_CHECKING:
     from mechplateau.models import PlateauTransformer
+
+logger = logging.getLogger("mechplateau")
 
 
 class Run:
@@ -35,18 +40,15 @@ class Run:
     def __init__(self, path: Path):
         self.path = path
         self._layout = Layout(path)
-        if not self._layout.config.is_file():
+        if not is_file(self._layout.config):
             raise RunError(
                 f"{path}: no run here (config.yaml is missing); `mechplateau list` shows the runs there are"
             )
-        try:
-            text = self._layout.config.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunError(f"{self._layout.config}: cannot be read ({error})") from None
-        self.config = RunConfig.parse(read_yaml(text, str(self._layout.config)))
+        self.config = read_config(self._layout.config)
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}, {self.status}, {len(self.steps)} checkpoints)"
+        lost = f", {len(self.missing)} missing" if self.missing else ""
+        return f"Run({str(self.path)!r}, {self.status}, {len(self.steps)} checkpoints{lost})"
 
     @property
     def name(self) -> str:
@@ -61,7 +63,7 @@ class Run:
     @property
     def status(self) -> Status | None:
         """running (or killed), interrupted, finished; None where the run never began."""
-        return status_of(self._layout)
+        return status_of(self._layout, self.config)
 
     @property
     def reached(self) -> int:
@@ -70,8 +72,26 @@ class Run:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Steps whose checkpoints were kept."""
+        """Steps whose checkpoints are there."""
         return self._layout.checkpoint_steps()
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Steps whose checkpoints were kept and are not there any more: in a partial copy of a run, say."""
+        return tuple(sorted(self._kept() - set(self.steps)))
+
+    @property
+    def missing_maps(self) -> tuple[int, ...]:
+        """Steps whose maps were kept and are not there any more."""
+        return tuple(sorted(self._kept() - set(self._layout.maps_steps())))
+
+    def _kept(self) -> set[int]:
+        """Steps that were kept so far, as the configuration and the table tell."""
+        reached, finished = self.reached, self.status == "finished"
+        kept = checkpoint_steps(self.config.checkpoints, self.config.training.steps)
+        # While a run goes on, the checkpoint of the last row may not be written yet.
+        before = {step for step in kept if step < reached}
+        return before | {reached} if finished else before
 
     @property
     def sessions(self) -> tuple[dict[str, Any], ...]:
@@ -86,18 +106,17 @@ class Run:
         """One row an evaluation step; NaN where a value is undefined. Columns: see `mechplateau.training.measure`."""
         if self._layout.metrics.is_file():
             return table.read_table(self._layout.metrics)
-        if self.status == "finished":
-            raise RunError(
-                f"{self._layout.metrics}: missing; put a copy back, or delete the run and train it again"
-            )
-        return table.frame_of(table.read_part(self._layout.metrics_part))
+        rows = table.read_part(self._layout.metrics_part)
+        if self.status == "finished" or (not rows and self.steps):
+            raise RunError(f"{self._layout.metrics}: missing; {REMEDY}")
+        return table.frame_of(rows)
 
     @cached_property
     def phases(self) -> Phases:
         """The plateau and the checkpoints before, during and after it."""
         if self.metrics.empty:
             raise RunError(f"{self.path}: nothing was measured yet; let the run go on")
-        return find_phases(self.metrics, self.steps)
+        return find_phases(self.metrics, self.steps, self.missing)
 
     @property
     def solved_at(self) -> int | None:
@@ -109,6 +128,7 @@ class Run:
 
         Raises:
             RunError: no checkpoint was kept at that step, or the phase is unknown or does not exist.
+            CheckpointError: the checkpoint was kept and is missing now.
         """
         if isinstance(which, str):
             if which not in PHASES:
@@ -116,6 +136,10 @@ class Run:
             return self.phases.step(which)
         if which not in self.steps:
             known = ", ".join(str(step) for step in self.steps) or "none"
+            if which in self._kept():
+                raise CheckpointError(
+                    f"{self._layout.checkpoint(which)}: missing; put a copy back; there are: {known}"
+                )
             raise RunError(f"{self.path}: no checkpoint at step {which}; kept: {known}")
         return int(which)
 
@@ -128,12 +152,14 @@ class Run:
             which: a kept step, or "before", "during", "after".
             device: where to put it.
         """
-        path = self._layout.checkpoint(self.step_of(which))
-        return model_from_checkpoint(path, device=device, expected=self.config)
+        return model_from_checkpoint(self.checkpoint_path(which), device=device, expected=self.config)
 
     def weights(self, which: int | Phase = "after") -> dict[str, Tensor]:
         """The tensors of a checkpoint by TransformerLens's names, on the CPU."""
-        return read_tensors(self._layout.checkpoint(self.step_of(which)))[0]
+        path = self.checkpoint_path(which)
+        tensors, description = read_tensors(path)
+        check_belongs(config_of(description, path).content_hash(), self.config, path)
+        return tensors
 
     def checkpoint_path(self, which: int | Phase = "after") -> Path:
         """The file of a checkpoint's weights."""
@@ -146,17 +172,28 @@ class Run:
     def maps(self, which: int | Phase = "after") -> dict[str, Tensor]:
         """Pictures kept at a checkpoint: `pattern.L{layer}` `[head, query, key]` (batch mean) and
         `cosine.final` `[n_outputs, n_outputs]`."""
-        return read_tensors(self._layout.maps(self.step_of(which)))[0]
+        path = self.maps_path(which)
+        tensors, description = read_tensors(path)
+        if (recorded := description.get("config_hash")) is not None:  # maps of early versions lack it
+            check_belongs(recorded, self.config, path)
+        return tensors
 
 
 def load_run(path: str | Path) -> Run:
-    """Open a run folder.
+    """Open a run folder, and warn where checkpoints of a finished run are missing.
 
     Raises:
         RunError: no run is there.
         ConfigError: its configuration cannot be read (an unregistered task, say).
     """
-    return Run(Path(path))
+    run = Run(local_path(path))
+    try:
+        if run.status == "finished" and run.missing:
+            steps = ", ".join(str(step) for step in run.missing)
+            logger.warning("%s: checkpoints are missing, of steps %s", run.path, steps)
+    except RunError:
+        pass  # what needs the record says what is wrong with it
+    return run
 
 
 def list_runs(runs_dir: str | Path) -> list[Run]:
@@ -172,16 +209,14 @@ def unreadable_runs(runs_dir: str | Path) -> dict[str, str]:
 
 
 def _opened(runs_dir: str | Path) -> dict[str, Run | UserError]:
-    root = Path(runs_dir)
+    root = local_path(runs_dir)
     opened: dict[str, Run | UserError] = {}
     for path in sorted(root.iterdir()) if root.is_dir() else []:
         try:
-            if (path / "config.yaml").is_file():
+            if is_file(Layout(path).config):
                 opened[path.name] = Run(path)
         except UserError as problem:
             opened[path.name] = problem
-        except PermissionError as error:
-            opened[path.name] = RunError(f"{path}: cannot be read ({error.strerror})")
     return opened
 
 
@@ -191,7 +226,7 @@ def load_checkpoint(path: str | Path, *, device: str = "cpu") -> PlateauTransfor
     Raises:
         CheckpointError: missing, damaged, not ours, or a tensor is missing, unknown or misshapen.
     """
-    return model_from_checkpoint(Path(path), device=device)
+    return model_from_checkpoint(local_path(path), device=device)
 
 
 def model_from_checkpoint(
@@ -202,10 +237,8 @@ def model_from_checkpoint(
 
     tensors, description = read_tensors(path)
     config = config_of(description, path)
-    if expected is not None and config.content_hash() != expected.content_hash():
-        raise CheckpointError(
-            f"{path}: belongs to another run than the config.yaml beside it; load it by itself"
-        )
+    if expected is not None:
+        check_belongs(config.content_hash(), expected, path)
     model = build_model(
         config.model,
         vocab_size=config.task.vocab_size,
@@ -229,4 +262,12 @@ def config_of(description: Mapping[str, Any], path: Path) -> RunConfig:
         raise CheckpointError(
             f"{path}: its weights were processed; expected the raw ones that training saves"
         )
-    return RunConfig.parse(description["config"])
+    return parse_config(description["config"], path)
+
+
+def check_belongs(config_hash: str, expected: RunConfig, path: Path) -> None:
+    """Raise CheckpointError where a file is of another configuration than its run's folder says."""
+    if config_hash != expected.content_hash():
+        raise CheckpointError(
+            f"{path}: belongs to another run than the config.yaml beside it; put the right one back"
+        )

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mechplateau.errors import RunError
-from mechplateau.runs.files import explained, sync_to_disk, write_atomic, write_text
+from mechplateau.runs.files import REMEDY, explained, sync_to_disk, write_atomic, write_text
 
 
 def append_row(path: Path, row: Mapping[str, float | int | None]) -> None:
@@ -44,9 +44,7 @@ def read_part(path: Path) -> list[dict[str, Any]]:
                 raise ValueError("no step")
             rows.append(row)
         except (ValueError, AttributeError):
-            raise RunError(
-                f"{path}: line {number} is damaged; delete the run folder and run it again"
-            ) from None
+            raise RunError(f"{path}: line {number} is damaged; {REMEDY}") from None
     return rows
 
 
@@ -58,7 +56,13 @@ def rewrite_part(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def compact(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write the rows as a Parquet table, atomically."""
     table = _table(rows)
-    write_atomic(path, lambda temporary: pq.write_table(table, temporary))
+
+    def write(temporary: Path) -> None:
+        # An open file: pyarrow takes some names (a:b, s3:x, ~) for addresses.
+        with temporary.open("wb") as file:
+            pq.write_table(table, file)
+
+    write_atomic(path, write)
 
 
 def frame_of(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -73,18 +77,20 @@ def read_table(path: Path) -> pd.DataFrame:
         RunError: the file is damaged.
     """
     try:
-        found = pq.read_table(path).to_pandas()
+        with path.open("rb") as file:  # open, as above
+            found = pq.read_table(file).to_pandas()
     except PermissionError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (pa.ArrowException, OSError) as error:
-        raise RunError(
-            f"{path}: damaged ({str(error).splitlines()[0]}); delete the run and run it again"
-        ) from None
+        raise _damaged(path, str(error).splitlines()[0]) from None
     missing = [name for name in ("step", "loss") if name not in found]
     if missing or found.empty:
-        what = f"without the column {missing[0]}" if missing else "without rows"
-        raise RunError(f"{path}: damaged ({what}); delete the run and run it again")
+        raise _damaged(path, f"without the column {missing[0]}" if missing else "without rows")
     return found
+
+
+def _damaged(path: Path, what: str) -> RunError:
+    return RunError(f"{path}: damaged ({what}); {REMEDY}")
 
 
 def _line(row: Mapping[str, Any]) -> str:
@@ -97,6 +103,6 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
             [row.get(name) for row in rows],
             type=pa.int64() if name in ("step", "apm_zero_count") else pa.float64(),
         )
-        for name in (rows[0] if rows else ["step"])
+        for name in (dict.fromkeys(name for row in rows for name in row) or ["step"])
     }
     return pa.table(columns)

@@ -2,11 +2,12 @@
 
 Order of a save: the rows so far are put on the disk, then the checkpoint, then its maps, last the file to go
 on from. Whatever is found after a kill, the newest file to go on from has its rows and checkpoints beside it;
-rows after it are dropped and made again, equal to the bit.
+rows after it are dropped and made again, equal to the bit, and checkpoints after it are written over.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import time
@@ -14,16 +15,27 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, TextIO
 
 from torch import Tensor
 
 from mechplateau.config import RunConfig
-from mechplateau.errors import CheckpointError, RunError
+from mechplateau.errors import RunError
 from mechplateau.runs import table
-from mechplateau.runs.checkpoints import read_tensors, save_tensors
-from mechplateau.runs.files import explained, remove_leftovers, write_text
+from mechplateau.runs.checkpoints import save_tensors
+from mechplateau.runs.files import explained, leftovers, write_text
 from mechplateau.runs.layout import Layout
+from mechplateau.runs.record import (
+    Resume,
+    Status,
+    check_config,
+    is_file,
+    is_finished,
+    read_record,
+    sessions_of,
+    standing,
+    state_of,
+)
 
 try:
     import fcntl
@@ -34,12 +46,14 @@ logger = logging.getLogger("mechplateau")
 
 LOCK_PATIENCE = 10.0
 """Seconds to wait for another process that works on the same run."""
-
-Status = Literal["running", "interrupted", "finished"]
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What the system says where a file system has no locks (some network file systems)."""
 
 
 class RunWriter:
     """The one writer of a run folder; a second one is refused while it is open.
+
+    A finished run is not written to, and so may lie where nothing can be written.
 
     Args:
         config: the run's configuration; the folder is `runs_dir / config.run_name`.
@@ -48,23 +62,28 @@ class RunWriter:
     Attributes:
         finished: the run is complete already, nothing is to be done.
         resume_step: the step to go on from, None for a new run.
+
+    Raises:
+        RunError: the folder cannot be written, another process works on it, it is of another configuration, or
+            what lies in it contradicts itself; then nothing in it was changed.
     """
 
     def __init__(self, config: RunConfig, runs_dir: Path):
         self.config = config
         self.layout = Layout(runs_dir / config.run_name)
+        self.resume_step: int | None = None
+        self._resume: Resume | None = None
+        self._rows: list[dict[str, Any]] = []
+        self._lock: TextIO | None = None
+        self.finished = is_finished(self.layout, config)
+        if self.finished:
+            self._tidy()
+            return
         with explained(self.layout.root):
             self.layout.root.mkdir(parents=True, exist_ok=True)
-        self._lock = self._take_lock()
+        self._lock = self._take_lock(LOCK_PATIENCE)
         try:
-            remove_leftovers(self.layout.root)
-            self.finished = status_of(self.layout) == "finished"
-            self.resume_step: int | None = None
-            self._resume: tuple[dict[str, Tensor], dict[str, Any]] | None = None
-            self._rows: list[dict[str, Any]] = []
-            if not self.finished:
-                self._find_resume()
-                write_text(self.layout.config, config.yaml())
+            self._open()
         except BaseException:
             self.close()
             raise
@@ -114,15 +133,16 @@ class RunWriter:
     ) -> None:
         """Save what is needed to go on from `step`; with `keep`, the checkpoint and its maps too."""
         table.sync(self.layout.metrics_part)
+        config_hash = self.config.content_hash()
         if keep:
             save_tensors(self.layout.checkpoint(step), weights, checkpoint_description(self.config, step))
             if maps:
-                save_tensors(self.layout.maps(step), maps, {"step": step})
+                save_tensors(self.layout.maps(step), maps, {"step": step, "config_hash": config_hash})
         together = {
             **{f"model.{name}": tensor for name, tensor in weights.items()},
             **{f"optimizer.{name}": tensor for name, tensor in optimizer.items()},
         }
-        description = {"step": step, "config_hash": self.config.content_hash(), "tensors": sorted(together)}
+        description = {"step": step, "config_hash": config_hash, "tensors": sorted(together)}
         save_tensors(self.layout.resume(step), together, description)
         for older in self.layout.resume_steps():
             if older != step:
@@ -145,58 +165,81 @@ class RunWriter:
             write_text(self.layout.environment, _json({"sessions": sessions}))
         self._set_state("finished", step)
         self.finished = True
-        with suppress(OSError):  # only leftovers: the run is complete whether they go or stay
+        self._remove_spent()
+
+    def _open(self) -> None:
+        """Find out how far the run is, and make its folder ready to go on."""
+        if is_file(self.layout.config):
+            check_config(self.layout, self.config)
+        rows = table.read_part(self.layout.metrics_part)
+        found, resume = read_record(self.layout, self.config, rows)
+        judged = standing(found)
+        if judged.problem:
+            raise RunError(f"{self.layout.root}: {judged.problem}")
+        self._remove_leftovers()
+        write_text(self.layout.config, self.config.yaml())
+        if judged.finished is not None:  # by another process, while this one waited
+            self.finished = True
+            return
+        if found.resume_problem:
+            start = judged.resume or 0
+            logger.warning("%s; the run goes on from step %d instead", found.resume_problem, start)
+        self.resume_step, self._resume = judged.resume, resume
+        limit = -1 if judged.resume is None else judged.resume
+        self._rows = [row for row in rows if row["step"] <= limit]
+        if self.layout.metrics_part.exists():
+            table.rewrite_part(self.layout.metrics_part, self._rows)
+
+    def _tidy(self) -> None:
+        """Do what a kill at a run's end left to be done, if nobody works on the run and its folder can be written."""
+        spent = self.layout.resume_steps()
+        if state_of(self.layout) == "finished" and not spent and not leftovers(self.layout.root):
+            return
+        with suppress(RunError):
+            self._lock = self._take_lock(0)
+            try:
+                self._remove_leftovers()
+                if state_of(self.layout) in (None, "running", "interrupted"):
+                    self._set_state("finished", self.layout.checkpoint_steps()[-1])
+                if set(spent) <= set(self.layout.checkpoint_steps()):
+                    self._remove_spent()
+            finally:
+                self.close()
+
+    def _remove_leftovers(self) -> None:
+        with suppress(OSError):
+            for path in leftovers(self.layout.root):
+                path.unlink(missing_ok=True)
+
+    def _remove_spent(self) -> None:
+        """Delete what a finished run needs no more: it is complete whether these files go or stay."""
+        with suppress(OSError):
             self.layout.metrics_part.unlink(missing_ok=True)
             for step in self.layout.resume_steps():
                 self.layout.resume(step).unlink()
             self.layout.resume(0).parent.rmdir()
 
-    def _find_resume(self) -> None:
-        """Take the newest readable file to go on from, and drop the rows and checkpoints after it."""
-        for step in reversed(self.layout.resume_steps()):
-            try:
-                tensors, description = read_tensors(self.layout.resume(step))
-            except CheckpointError:
-                continue
-            if sorted(tensors) != description.get("tensors") or description.get("step") != step:
-                continue  # not what was saved: an optimizer that lost a tensor would silently begin it anew
-            self._resume = tensors, description
-            self.resume_step = step
-            break
-        rows = table.read_part(self.layout.metrics_part)
-        if self.resume_step is not None and not self._complete(rows, self.resume_step):
-            logger.warning("%s: rows of its metrics are missing; the run begins anew", self.layout.root)
-            self._resume = self.resume_step = None
-        limit = -1 if self.resume_step is None else self.resume_step
-        self._rows = [row for row in rows if row["step"] <= limit]
-        if self.layout.metrics_part.exists():
-            table.rewrite_part(self.layout.metrics_part, self._rows)
-        for step in self.layout.checkpoint_steps():
-            if step > limit:
-                self.layout.checkpoint(step).unlink()
-                self.layout.maps(step).unlink(missing_ok=True)
-
-    def _complete(self, rows: Sequence[Mapping[str, Any]], step: int) -> bool:
-        """Whether every evaluation step up to `step` has its row."""
-        every, last = self.config.evaluation.every, self.config.training.steps
-        wanted = [s for s in range(step + 1) if s % every == 0 or s == last]
-        return [row["step"] for row in rows if row["step"] <= step] == wanted
-
     def _set_state(self, status: Status, step: int) -> None:
         write_text(self.layout.state, _json({"status": status, "step": step}))
 
-    def _take_lock(self):
+    def _take_lock(self, patience: float) -> TextIO | None:
+        """Wait at most `patience` seconds, since one that is just being stopped needs a moment to save."""
         if fcntl is None:
             return None
         with explained(self.layout.lock):
             file = self.layout.lock.open("w")
-        # One that is just being stopped needs a moment to save.
-        deadline = time.monotonic() + LOCK_PATIENCE
+        deadline = time.monotonic() + patience
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return file
-            except OSError:
+            except OSError as error:
+                if error.errno in _NO_LOCKS:
+                    logger.warning(
+                        "%s: this file system has no locks; make sure that no other process works on the run",
+                        self.layout.root,
+                    )
+                    return file
                 if time.monotonic() < deadline:
                     time.sleep(0.2)
                     continue
@@ -209,35 +252,6 @@ class RunWriter:
 def checkpoint_description(config: RunConfig, step: int) -> dict[str, Any]:
     """What a checkpoint says of itself: the whole configuration, the step, and that its weights are raw."""
     return {"kind": "weights", "processed": False, "step": step, "config": config.data()}
-
-
-def status_of(layout: Layout) -> Status | None:
-    """What the run's state file says; None where there is none."""
-    status = read_json(layout.state).get("status")
-    return status if status in get_args(Status) else None
-
-
-def sessions_of(layout: Layout) -> list[dict[str, Any]]:
-    """What the record of sessions says of each; none where it is lost or damaged."""
-    sessions = read_json(layout.environment).get("sessions")
-    if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
-        return []
-    return sessions
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object, or an empty one where there is none.
-
-    Raises:
-        RunError: it may not be read.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except PermissionError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
-    except (OSError, ValueError):
-        return {}
-    return data if isinstance(data, dict) else {}
 
 
 def _json(data: Mapping[str, Any]) -> str:

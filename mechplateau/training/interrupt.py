@@ -1,17 +1,22 @@
-"""Ctrl-C (and SIGTERM) as a wish that is honored between two steps, when everything can be saved."""
+"""Ctrl-C (and SIGTERM and SIGHUP) as a wish that is honored between two steps, when everything can be saved."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# SIGHUP: the terminal was closed, or the connection to it was lost. Windows has none.
+_ENDINGS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+_SIGNALS = (signal.SIGINT, *_ENDINGS)
 
 
-class RunInterrupted(Exception):
+class RunInterrupted(KeyboardInterrupt):
     """The run was stopped by the user; it has been saved, and the same command goes on with it.
+
+    Not an Exception, so that a loop over runs that catches every Exception ends too.
 
     Attributes:
         step: the step that was saved.
@@ -24,16 +29,17 @@ class RunInterrupted(Exception):
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """Within, Ctrl-C or SIGTERM sets the event; a second Ctrl-C acts as usual. Off the main thread, nothing changes.
+    """Within, Ctrl-C, SIGTERM or SIGHUP sets the event; a second Ctrl-C acts as usual. Off the main thread, and for
+    signals that are ignored (SIGHUP under nohup), nothing changes.
 
-    SIGTERM only ever sets it: a process that asks for the signal at its parent's end gets one for every thread of
-    the parent that it passes through, and the second must not cut short the save that the first began.
+    SIGTERM and SIGHUP only ever set it: a process that asks for the signal at its parent's end gets one for every
+    thread of the parent that it passes through, and the second must not cut short the save that the first began.
     """
     wish = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield wish
         return
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = _handlers(_SIGNALS)
 
     def note(number: int, frame: object) -> None:
         wish.set()
@@ -41,9 +47,35 @@ def interruptible() -> Iterator[threading.Event]:
             signal.signal(number, before[signal.SIGINT])
 
     try:
-        for number in _SIGNALS:
+        for number in before:
             signal.signal(number, note)
         yield wish
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Within, SIGTERM (what a time limit or a job scheduler sends) and SIGHUP do what Ctrl-C does."""
+
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = _handlers(_ENDINGS)
+    try:
+        for number in before:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _handlers(numbers: Iterable[signal.Signals]) -> dict[signal.Signals, Any]:
+    """The handlers of these signals, but of those that are ignored or not Python's."""
+    present = {number: signal.getsignal(number) for number in numbers}
+    return {number: handler for number, handler in present.items() if handler not in (signal.SIG_IGN, None)}

@@ -20,14 +20,15 @@ from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 from mechplateau.metrics.accuracy import SOLVED
 from mechplateau.models.interventions import Handle, Intervention
+from mechplateau.paths import local_path
 from mechplateau.runs import Run, RunWriter, load_run
+from mechplateau.runs.cadence import checkpoint_steps, is_last, is_measured
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
 from mechplateau.runs.environment import describe_environment
-from mechplateau.training.cadence import checkpoint_steps, is_measured
 from mechplateau.training.graphed import GraphedMeasurement, GraphedUpdate, check_graph
 from mechplateau.training.interrupt import RunInterrupted, interruptible
 from mechplateau.training.measure import PAPER_FRESH, Measurer
-from mechplateau.training.memory import freed_memory_kept
+from mechplateau.training.memory import check_memory, freed_memory_kept, too_little_explained
 from mechplateau.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from mechplateau.training.seeding import generator_for
 from mechplateau.training.step import Reward, update
@@ -73,15 +74,17 @@ def train(
             those of ordinary steps up to rounding.
 
     Raises:
-        RunInterrupted: the user pressed Ctrl-C; everything is saved.
-        RunError: the folder cannot be written, or another process works on it.
-        UserError: the device is not there.
+        RunInterrupted: the user pressed Ctrl-C, or the process got SIGTERM or SIGHUP; everything is saved. It is a
+            KeyboardInterrupt, not an Exception.
+        RunError: the folder cannot be written, another process works on it, it is of another configuration, or what
+            lies in it contradicts itself (then nothing in it was changed); memory ran out.
+        UserError: the device is not there, or the model is larger than its memory.
     """
     place = check_request(config, device, threads, cuda_graph)
-    with RunWriter(config, Path(runs_dir)) as writer:
+    with RunWriter(config, local_path(runs_dir)) as writer:
         if not writer.finished:
             number = threads if threads is not None else writer.recorded_threads()
-            with torch_threads(number), freed_memory_kept():
+            with torch_threads(number), freed_memory_kept(), too_little_explained():
                 _Trainer(config, writer, place, cuda_graph).run(listeners)
         return load_run(writer.layout.root)
 
@@ -108,6 +111,7 @@ def check_request(
         )
     if cuda_graph:
         check_graph(place, config)
+    check_memory(config, place)
     return place
 
 
@@ -189,10 +193,7 @@ class _Trainer:
 
     def _ended(self) -> bool:
         """Whether the last step is done, or the step at which a solved run may end."""
-        share = self.config.training.stop_past_solved
-        if share is not None and self.solved is not None and self._measured():
-            return self.step >= min((1 + share) * self.solved, self.config.training.steps)
-        return self.step >= self.config.training.steps
+        return is_last(self.config.training, self._measured(), self.step, self.solved)
 
     def _note_solved(self, row: Mapping[str, Any]) -> None:
         accuracy = row.get("accuracy")

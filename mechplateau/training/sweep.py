@@ -9,18 +9,19 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
+from mechplateau.paths import local_path
 from mechplateau.runs.layout import Layout
-from mechplateau.runs.writer import status_of
+from mechplateau.runs.record import is_finished
 from mechplateau.schema import override
+from mechplateau.training.interrupt import terminable
 
 _PR_SET_PDEATHSIG = 1
 
@@ -77,7 +78,7 @@ def expand(
 def sweep(
     configs: Sequence[RunConfig],
     *,
-    runs_dir: Path,
+    runs_dir: str | Path,
     jobs: int,
     threads: int,
     device: str,
@@ -91,13 +92,14 @@ def sweep(
     """
     if jobs < 1:
         raise ConfigError(f"jobs: expected at least 1, got {jobs}")
+    runs_dir = local_path(runs_dir)
     children: set[subprocess.Popen[str]] = set()
     stopping = threading.Event()
 
     def one(config: RunConfig) -> SweepResult:
         path = runs_dir / config.run_name
         try:
-            finished = status_of(Layout(path)) == "finished"
+            finished = is_finished(Layout(path), config)
         except UserError as error:
             result = SweepResult(config, path, "failed", str(error))
             on_result(result)
@@ -147,23 +149,6 @@ def _run(
         return SweepResult(config, path, "finished")
     lines = output.strip().splitlines()
     return SweepResult(config, path, "failed", lines[-1] if lines else f"exit code {process.returncode}")
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Within, SIGTERM (what a time limit or a job scheduler sends) does what Ctrl-C does."""
-
-    def stop(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def stop_with_parent(parent: int) -> None:

@@ -6,6 +6,7 @@ does (no account, no network, not installed, hanging) can neither stop nor slow 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import queue
@@ -26,9 +27,14 @@ PATIENCE = 8.0
 
 
 def check_tracker(name: str) -> None:
-    """Raise UserError unless the tracker is known."""
+    """Raise UserError unless the tracker is known and installed."""
     if name not in TRACKERS:
         raise UserError(f"tracker: expected one of {', '.join(TRACKERS)}, got {name!r}")
+    found = importlib.util.find_spec(name)
+    if (
+        found is None or found.origin is None
+    ):  # none: a mere folder of this name, as wandb itself leaves behind
+        raise UserError(f"tracker: {name} is not installed; pip install 'mechplateau[{name}]'")
 
 
 class Tracker:
@@ -43,7 +49,7 @@ class Tracker:
         notice: what went wrong, on one line, once the context is left; None if nothing did.
 
     Raises:
-        UserError: no such tracker.
+        UserError: no such tracker, or it is not installed.
     """
 
     def __init__(self, name: str, config: RunConfig, folder: Path):

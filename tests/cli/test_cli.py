@@ -22,6 +22,7 @@ from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError
 from mechplateau.runs import list_runs, load_run
 from mechplateau.runs.checkpoints import read_tensors
+from mechplateau.training import trackers
 from mechplateau.training.sweep import expand
 
 TINY = [
@@ -137,6 +138,12 @@ def test_train_show_list_report(run_cli):
         ),
         (["train", "mws", "--threads", "0"], "threads: expected 1 to 1024, got 0"),
         (["train", "mws", "--seed", "-1"], "seed: input should be greater than or equal to 0, got -1"),
+        (["train", "mws", "--runs-dir", ""], "expected a path, got ''"),
+        (["report", "x", "-o", ""], "expected a path, got ''"),
+        (["claims", "--runs-dir", ""], "expected a path, got ''"),
+        (["figure", "2", "--out", ""], "expected a path, got ''"),
+        (["train", "mws", "--set", "k=3"], "k: unknown field; allowed here: task, model,"),
+        (["train", "mws", "--set", "model.d_model=65536", "--set", "model.n_layers=50"], "model: "),
         (["show", "nothing"], "nothing: no such run in runs"),
         (["report", "nothing"], "nothing: no such run in runs"),
         (["sweep", "mws", "--seeds", "0"], "--seeds: expected at least 1, got 0"),
@@ -158,6 +165,61 @@ def test_a_mistake_is_one_line_exit_code_2_and_nothing_left(run_cli, tmp_path, a
     assert err.startswith(f"mechplateau: {message}")
     assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["train", "sweep"])
+def test_a_tracker_that_is_not_installed_is_refused_before_training(run_cli, tmp_path, monkeypatch, command):
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    code, out, err = run_cli(command, "mws", "--tracker", "tensorboard")
+    assert (code, out) == (2, "")
+    assert (
+        err == "mechplateau: tracker: tensorboard is not installed; pip install 'mechplateau[tensorboard]'\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tilde_is_the_home_folder_for_every_command(run_cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    code, out, _ = run_cli(
+        "train", "mws", *TINY, "--set", "training.steps=2", "--quiet", "--runs-dir", "~/a:b"
+    )
+    assert code == 0
+    (run,) = list_runs(tmp_path / "home" / "a:b")
+    assert Path(out.strip()) == run.path
+    assert run.name in run_cli("list", "--runs-dir", "~/a:b")[1]
+    assert "(finished)" in run_cli("show", f"~/a:b/{run.name}")[1]
+    code, out, _ = run_cli("report", run.name, "--runs-dir", "~/a:b", "-o", "~/x.html")
+    assert Path(out.strip()) == tmp_path / "home" / "x.html"
+    assert (tmp_path / "home" / "x.html").is_file()
+    assert not (tmp_path / "~").exists()
+
+
+def test_ctrl_c_while_libraries_are_loaded_is_one_line(tmp_path):
+    """Some of them swallow KeyboardInterrupt, or die of it with words of their own."""
+    (tmp_path / "pydantic.py").write_text(
+        "import os, signal\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    for _ in range(1000): pass\n"
+        "except BaseException:\n    pass\n"
+        "raise SystemError('a library of its own mind')\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        command("config", "mws"),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "mechplateau: interrupted\n")
+
+
+def test_ctrl_c_anywhere_else_is_one_line(run_cli, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_data", stopped)
+    code, _, err = run_cli("config", "mws")
+    assert (code, err) == (130, "mechplateau: interrupted\n")
 
 
 def test_long_names_and_full_devices_are_one_line(run_cli):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
+from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -17,6 +19,7 @@ from safetensors.torch import load_file, save_file
 
 import mechplateau
 from mechplateau.config import RunConfig
+from mechplateau.console import print_runs
 from mechplateau.errors import CheckpointError, ConfigError, RunError
 from mechplateau.models.transformer import parameters_of
 from mechplateau.runs import (
@@ -30,6 +33,7 @@ from mechplateau.runs import (
 )
 from mechplateau.runs.checkpoints import read_tensors, save_tensors
 from mechplateau.runs.phases import find_phases
+from mechplateau.runs.table import compact, frame_of, read_table
 from mechplateau.runs.writer import checkpoint_description
 from mechplateau.training import RunInterrupted, train
 from mechplateau.training.measure import Measurer
@@ -264,28 +268,6 @@ def interrupted(tmp_path, step=4):
     return tmp_path / CONFIG.run_name
 
 
-@pytest.mark.parametrize("left", [0, 2])
-def test_lost_rows_are_made_again(tmp_path, left):
-    whole = train(CONFIG, runs_dir=tmp_path / "whole")
-    root = interrupted(tmp_path)
-    part = root / "metrics.part.jsonl"
-    part.write_text("".join(part.read_text().splitlines(keepends=True)[:left]))
-    resumed = train(CONFIG, runs_dir=tmp_path)
-    pd.testing.assert_frame_equal(resumed.metrics, whole.metrics, check_exact=True)
-
-
-def test_an_incomplete_optimizer_is_not_gone_on_with(tmp_path):
-    whole = train(CONFIG, runs_dir=tmp_path / "whole")
-    root = interrupted(tmp_path)
-    (path,) = (root / "resume").iterdir()
-    tensors, description = read_tensors(path)
-    tensors.pop("optimizer.0.exp_avg")
-    save_tensors(path, tensors, {name: value for name, value in description.items() if name != "format"})
-    resumed = train(CONFIG, runs_dir=tmp_path)
-    assert resumed.sessions[-1]["resumed_from"] is None
-    assert torch.equal(resumed.weights()["embed.W_E"], whole.weights()["embed.W_E"])
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -354,12 +336,11 @@ def test_sessions_always_have_packages_and_a_status_is_a_known_one(copied):
     (copied / "environment.json").write_text('{"sessions": [{"packages": null, "threads": 1}]}')
     assert load_run(copied).sessions == ({"packages": {}, "threads": 1},)
     (copied / "state.json").write_text('{"status": ["finished"]}')
+    (copied / "metrics.parquet").unlink()
     assert load_run(copied).status is None
 
 
 def test_what_may_not_be_read_is_not_called_damaged(copied, monkeypatch):
-    from pathlib import Path
-
     def refused(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
@@ -419,3 +400,55 @@ def test_unwritable_folder_is_one_line(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(RunError, match="cannot be written"):
         train(CONFIG, runs_dir=tmp_path / "file")
+
+
+def test_a_column_that_comes_later_is_kept(tmp_path):
+    rows = [{"step": 0, "loss": 1.0}, {"step": 1, "late": 0.5, "loss": 0.9}, {"step": 2, "apm_zero_count": 3}]
+    compact(tmp_path / "metrics.parquet", rows)
+    table = pq.read_table(tmp_path / "metrics.parquet")
+    assert table.to_pydict() == {
+        "step": [0, 1, 2],
+        "loss": [1.0, 0.9, None],
+        "late": [None, 0.5, None],
+        "apm_zero_count": [None, None, 3],
+    }
+    assert read_table(tmp_path / "metrics.parquet")["late"].tolist()[1] == 0.5
+    assert list(frame_of(rows).columns) == table.column_names
+
+
+@pytest.mark.parametrize("name", ["a:b", "file:x", "s3:x", "~/runs", "~nobody-of-this-name", "x y", "%41"])
+def test_any_folder_name_works_from_beginning_to_end(tmp_path, monkeypatch, name):
+    """Some of them are addresses to pyarrow; `~` is the home folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    run = train(CONFIG, runs_dir=name)
+    assert run.metrics["step"].tolist() == list(range(7))
+    expected = tmp_path / "home" / "runs" if name == "~/runs" else tmp_path / name
+    assert run.path.resolve() == (expected / CONFIG.run_name).resolve()
+    assert load_run(f"{name}/{CONFIG.run_name}").reached == 6
+    assert [found.reached for found in list_runs(name)] == [6]
+    assert unreadable_runs(name) == {}
+    assert load_checkpoint(f"{name}/{CONFIG.run_name}/checkpoints/step_000006.safetensors") is not None
+    assert train(CONFIG, runs_dir=name).path == run.path
+
+
+def test_an_empty_path_is_one_line():
+    with pytest.raises(mechplateau.UserError, match="expected a path, got ''"):
+        train(CONFIG, runs_dir="")
+
+
+def test_a_folder_that_may_not_be_read_does_not_end_the_list(finished, tmp_path, monkeypatch, capsys):
+    shutil.copytree(finished, tmp_path / "one")
+    shutil.copytree(finished, tmp_path / "two")
+    iterdir = Path.iterdir
+
+    def refused(path):
+        if path == tmp_path / "one" / "checkpoints":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    print_runs(list_runs(tmp_path), unreadable_runs(tmp_path), tmp_path)
+    out = capsys.readouterr().out
+    assert re.search(r"^two .* 6/6 +3", out, re.MULTILINE)
+    assert "checkpoints: cannot be read (Permission denied)" in " ".join(out.split())

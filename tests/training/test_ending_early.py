@@ -6,7 +6,7 @@ import pytest
 
 from mechplateau.errors import ConfigError
 from mechplateau.runs import load_run
-from mechplateau.runs.writer import read_json
+from mechplateau.runs.record import read_json
 from mechplateau.training import loop, train
 from mechplateau.training.measure import Measurer
 

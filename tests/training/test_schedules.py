@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mechplateau.config import CheckpointConfig, TrainingConfig
-from mechplateau.training.cadence import checkpoint_steps, is_measured
+from mechplateau.runs.cadence import checkpoint_steps, is_measured
 from mechplateau.training.optimizers import is_linear_weight, learning_rate
 
 

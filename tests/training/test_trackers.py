@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+import pytest
+
 from mechplateau.config import RunConfig
+from mechplateau.errors import UserError
 from mechplateau.training import trackers
 
 
@@ -50,3 +55,16 @@ def test_tensorboard_gets_every_row(tmp_path, monkeypatch):
     events.Reload()
     assert [round(event.value, 4) for event in events.Scalars("loss")] == [1.0, 0.5, 0.3333, 0.25]
     assert [event.step for event in events.Scalars("cos_final")] == [0]
+
+
+@pytest.mark.parametrize("name", trackers.TRACKERS)
+def test_a_tracker_that_is_not_installed_is_said_before_training(tmp_path, monkeypatch, name):
+    """Nor is a mere folder of its name, as trackers leave behind where they ran."""
+    find = importlib.util.find_spec
+    for found in (None, ModuleSpec(name, None, is_package=True)):
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda asked, found=found: found if asked == name else find(asked)
+        )
+        with pytest.raises(UserError, match=rf"{name} is not installed; pip install 'mechplateau\[{name}\]'"):
+            trackers.Tracker(name, RunConfig.for_task("mws"), tmp_path)
+    assert list(tmp_path.iterdir()) == []

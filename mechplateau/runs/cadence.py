@@ -1,10 +1,10 @@
-"""Which steps are measured, and which are kept."""
+"""Which steps are measured, which are kept, and which is the last."""
 
 from __future__ import annotations
 
 import math
 
-from mechplateau.config import CheckpointConfig
+from mechplateau.config import CheckpointConfig, TrainingConfig
 
 
 def checkpoint_steps(config: CheckpointConfig, steps: int) -> frozenset[int]:
@@ -26,3 +26,16 @@ def checkpoint_steps(config: CheckpointConfig, steps: int) -> frozenset[int]:
 def is_measured(step: int, every: int, steps: int) -> bool:
     """Whether metrics are taken after `step` updates."""
     return step % every == 0 or step == steps
+
+
+def measured_steps(every: int, steps: int, until: int) -> list[int]:
+    """The steps up to `until` after which metrics are taken, in order."""
+    measured = list(range(0, until + 1, every))
+    return [*measured, steps] if until == steps and steps % every else measured
+
+
+def is_last(training: TrainingConfig, measured: bool, step: int, solved: int | None) -> bool:
+    """Whether a run ends at `step`: its last one, or a measured one far enough past the step that solved it."""
+    share = training.stop_past_solved
+    enough = share is not None and solved is not None and measured and step >= (1 + share) * solved
+    return enough or step >= training.steps

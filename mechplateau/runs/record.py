@@ -1,0 +1,256 @@
+"""What a run folder says of itself: how far the run is, and where it goes on.
+
+Completion is read off the finished table and the last checkpoint, never off state.json alone. Where the files
+contradict each other, or nothing whole is left to go on from, the answer is a problem for the user to solve; nothing
+is deleted and nothing is begun anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pandas as pd
+from torch import Tensor
+
+from mechplateau.config import RunConfig
+from mechplateau.errors import CheckpointError, ConfigError, RunError
+from mechplateau.runs import table
+from mechplateau.runs.cadence import is_last, measured_steps
+from mechplateau.runs.checkpoints import read_tensors
+from mechplateau.runs.files import REMEDY
+from mechplateau.runs.layout import Layout
+from mechplateau.runs.phases import solved_in
+from mechplateau.schema import read_yaml
+
+Status = Literal["running", "interrupted", "finished"]
+Resume = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What lies in a run folder, as far as it tells how far the run is.
+
+    Attributes:
+        state: what state.json says; None where it is missing or damaged.
+        last: last step of the finished table, where that ends as the run does.
+        table_problem: why there is no `last`; None where there is.
+        checkpoints: steps whose weights are there.
+        reached: the last step of which anything is there; 0 where nothing is.
+        resume: the newest step that can be gone on from; None where there is none.
+        resume_problem: what is wrong with files of later steps that would have been gone on from, if there are any.
+    """
+
+    state: str | None = None
+    last: int | None = None
+    table_problem: str | None = None
+    checkpoints: tuple[int, ...] = ()
+    reached: int = 0
+    resume: int | None = None
+    resume_problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a run is: `finished` at a step, to be gone on with from step `resume`, or neither: a new run.
+
+    Attributes:
+        problem: what contradicts itself, and what to do; then nothing is to be touched.
+    """
+
+    finished: int | None = None
+    resume: int | None = None
+    problem: str | None = None
+
+
+def standing(found: Record) -> Standing:
+    """How far a run with this record is."""
+    if found.last is not None and (found.state == "finished" or found.last in found.checkpoints):
+        return Standing(finished=found.last)
+    if found.state == "finished":
+        return Standing(problem=f"state.json says finished, but {found.table_problem}; {REMEDY}")
+    if found.state is not None and found.state not in get_args(Status):
+        return Standing(
+            problem=f"state.json says {found.state!r}, which this version does not know; update mechplateau"
+        )
+    if found.resume is not None:
+        return Standing(resume=found.resume)
+    if found.reached > 0 or found.last is not None:
+        why = found.resume_problem or "its resume folder is empty"
+        done = max(found.reached, found.last or 0)
+        return Standing(
+            problem=f"trained up to step {done}, but nothing is left to go on from ({why}); {REMEDY}"
+        )
+    return Standing()
+
+
+def is_finished(layout: Layout, config: RunConfig) -> bool:
+    """Whether the folder holds the finished run of this configuration. Changes nothing in it.
+
+    Raises:
+        RunError: the folder is of another configuration, or a run that is said to be finished is not complete.
+    """
+    if not is_file(layout.config):
+        return False
+    check_config(layout, config)
+    state, (last, problem) = state_of(layout), finished_table(layout, config)
+    found = Record(state, last, problem, layout.checkpoint_steps())
+    if last is None and state != "finished":
+        return False
+    judged = standing(found)
+    if judged.problem and state == "finished":
+        raise RunError(f"{layout.root}: {judged.problem}")
+    return judged.finished is not None
+
+
+def read_record(
+    layout: Layout, config: RunConfig, rows: Sequence[dict[str, Any]]
+) -> tuple[Record, Resume | None]:
+    """The record of a run that is not finished, and what its `resume` step saved."""
+    last, problem = finished_table(layout, config)
+    steps = layout.checkpoint_steps()
+    saved = layout.resume_steps()
+    step, tensors, resume_problem = _resume(layout, config, [row["step"] for row in rows])
+    reached = max((*steps, *saved, *(row["step"] for row in rows)), default=0)
+    return Record(state_of(layout), last, problem, steps, reached, step, resume_problem), tensors
+
+
+def _resume(
+    layout: Layout, config: RunConfig, measured: Sequence[int]
+) -> tuple[int | None, Resume | None, str | None]:
+    """The newest step that can be gone on from, what was saved there, and what is wrong with the newest that cannot."""
+    problem = None
+    for step in reversed(layout.resume_steps()):
+        path = layout.resume(step)
+        try:
+            tensors, description = read_tensors(path)
+            if sorted(tensors) != description.get("tensors"):
+                raise CheckpointError(f"{path}: damaged (it lacks tensors)")
+            if description.get("config_hash") != config.content_hash():
+                raise CheckpointError(f"{path}: belongs to another run")
+            if [s for s in measured if s <= step] != measured_steps(
+                config.evaluation.every, config.training.steps, step
+            ):
+                raise CheckpointError(f"{layout.metrics_part}: rows up to step {step} are missing")
+        except CheckpointError as error:
+            problem = problem or _short(error, layout)
+            continue
+        return step, (tensors, description), problem
+    return None, None, problem
+
+
+def finished_table(layout: Layout, config: RunConfig) -> tuple[int | None, str | None]:
+    """The last step of the finished table, or what is wrong with it."""
+    if not is_file(layout.metrics):
+        return None, "metrics.parquet is missing"
+    try:
+        metrics = table.read_table(layout.metrics)
+    except RunError as error:
+        return None, _short(error, layout)
+    last = int(metrics["step"].iloc[-1])
+    if not _whole(metrics, config, last):
+        return None, f"metrics.parquet ends at step {last} of {config.training.steps}, or lacks rows before"
+    return last, None
+
+
+def _short(error: Exception, layout: Layout) -> str:
+    """What went wrong, without the folder and without what to do."""
+    return str(error).removeprefix(f"{layout.root}/").partition("; ")[0]
+
+
+def _whole(metrics: pd.DataFrame, config: RunConfig, last: int) -> bool:
+    """Whether the table has all rows up to its last step, and ends where the run does."""
+    measured = measured_steps(config.evaluation.every, config.training.steps, last)
+    return metrics["step"].tolist() == measured and is_last(config.training, True, last, solved_in(metrics))
+
+
+def status_of(layout: Layout, config: RunConfig) -> Status | None:
+    """running (or killed), interrupted or finished; None where the run never began.
+
+    Raises:
+        RunError: the state may not be read.
+    """
+    state = state_of(layout)
+    if state != "finished":
+        last, _ = finished_table(layout, config)
+        if last is not None and last in layout.checkpoint_steps():
+            return "finished"
+    return next((status for status in get_args(Status) if status == state), None)
+
+
+def state_of(layout: Layout) -> str | None:
+    """What state.json says; None where it is missing or damaged."""
+    state = read_json(layout.state).get("status")
+    return state if isinstance(state, str) else None
+
+
+def sessions_of(layout: Layout) -> list[dict[str, Any]]:
+    """What the record of sessions says of each; none where it is lost or damaged."""
+    sessions = read_json(layout.environment).get("sessions")
+    if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
+        return []
+    return sessions
+
+
+def read_config(path: Path) -> RunConfig:
+    """The configuration of a run folder.
+
+    Raises:
+        RunError: it cannot be read.
+        ConfigError: it is not valid here; names the file.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: cannot be read ({error})") from None
+    return parse_config(read_yaml(text, str(path)), path)
+
+
+def parse_config(data: Any, path: Path) -> RunConfig:
+    """The configuration that a file of a run holds."""
+    try:
+        return RunConfig.parse(data)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{path}: {error}; edited by hand, or written by a newer version: then update mechplateau"
+        ) from None
+
+
+def check_config(layout: Layout, config: RunConfig) -> None:
+    """Raise RunError where the folder's config.yaml is of another run."""
+    there = read_config(layout.config)
+    if there.content_hash() != config.content_hash():
+        raise RunError(
+            f"{layout.config}: is of another run ({there.run_name}) than the one asked for ({config.run_name}); "
+            "put its own back, or rename the folder"
+        )
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file is there.
+
+    Raises:
+        RunError: its folder may not be read.
+    """
+    try:
+        return path.is_file()
+    except OSError as error:
+        raise RunError(f"{path.parent}: cannot be read ({error.strerror or error})") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object, or an empty one where there is none.
+
+    Raises:
+        RunError: it may not be read.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except PermissionError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from None
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -96,7 +96,7 @@ def _train_into(folder: Path, config: DemoConfig, progress: Callable[[int, float
 
     finished, begun = folder / "demo.yaml", folder / "unfinished.yaml"
     for note in (finished, begun):
-        if note.is_file() and note.read_text(encoding="utf-8") != config.yaml():
+        if note.is_file() and note.read_text(encoding="utf-8", errors="replace") != config.yaml():
             raise ConfigError(f"{folder}: holds a demonstration with other settings; choose another folder")
     if finished.is_file():
         return folder

@@ -77,15 +77,20 @@ def load_hooked(
 
 def _find(source: str | Path | Source, step: int | str | None, stage: int | None) -> tuple[Path, Path | None]:
     """The checkpoint's folder and the folder of its tokenizer."""
-    from mechplateau.llm.sources import open_source
+    from mechplateau.llm.sources import local_folder, open_source
+    from mechplateau.llm.weights import readable
 
-    if isinstance(source, str | Path) and (Path(source) / "config.json").is_file() and step is None:
-        return Path(source), Path(source)
+    if isinstance(source, str | Path) and step is None and (folder := local_folder(str(source))) is not None:
+        with readable(folder):
+            if (folder / "config.json").is_file():
+                return folder, folder
     place = open_source(str(source))[0] if isinstance(source, str | Path) else source
     listing = place.listing(stage)
     there = [*listing.revisions, *([listing.final] if listing.final is not None else [])]
     found = [
-        revision.label for revision in there if step in (revision.step, revision.label) and step is not None
+        revision.label
+        for revision in there
+        if str(step) in (str(revision.step), revision.label) and step is not None
     ]
     if not found:
         steps = ", ".join(str(revision.step) for revision in listing.revisions)

@@ -85,7 +85,7 @@ class Listing:
     left_out: tuple[str, ...] = ()
     """Names of other stages: their steps count from another start."""
     nameless: tuple[str, ...] = ()
-    """Names that describe no step."""
+    """Names that describe no step, or the final weights a second time."""
 
 
 STEP_NAMES = "step512, checkpoint-500, ckpt-500, step=1000, step1k, 1000 or stage1-step150-tokens1B"
@@ -121,8 +121,8 @@ def arrange(labels: Iterable[str], *, stage: int | None = None, source: str = "t
                 f"{source}: {one.label!r} and {other.label!r} both stand for step {one.step}; keep one"
             )
     left_out = tuple(r.label for r in steps if r not in chosen)
-    nameless = set(names) - {revision.label for revision in (*steps, *finals.values())}
-    return Listing(tuple(chosen), final, left_out, tuple(sorted(nameless)))
+    known = {revision.label for revision in (*steps, *([final] if final is not None else []))}
+    return Listing(tuple(chosen), final, left_out, tuple(sorted(set(names) - known)))
 
 
 def found(names: Sequence[str]) -> str:

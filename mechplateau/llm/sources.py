@@ -16,7 +16,7 @@ from typing import Protocol
 from mechplateau.errors import CheckpointError, ConfigError
 from mechplateau.llm.loading import has_tokenizer
 from mechplateau.llm.revisions import STEP_NAMES, Listing, StepChoice, arrange, found, parse_revision
-from mechplateau.llm.weights import LAYOUTS, stamp
+from mechplateau.llm.weights import LAYOUTS, readable, stamp
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def open_source(text: str) -> tuple[Source, StepChoice | None]:
     Raises:
         ConfigError: none of these.
     """
-    if (path := _folder(text)) is not None:
+    if (path := local_folder(text)) is not None:
         return FolderSource(path), StepChoice(everything=True)
     if text in PRESETS:
         return HubSource(PRESETS[text].repository), StepChoice.parse(PRESETS[text].steps)
@@ -110,7 +110,7 @@ def _names_a_step(name: str) -> bool:
     return revision is not None and revision.step is not None
 
 
-def _folder(text: str) -> Path | None:
+def local_folder(text: str) -> Path | None:
     """The folder that a text names, in full; None if it names none."""
     try:
         path = Path(text).expanduser()
@@ -181,7 +181,8 @@ class FolderSource:
 
     def tokenizer_folder(self, label: str) -> Path | None:
         """The checkpoint's own tokenizer, or one that lies beside the checkpoints."""
-        return next((folder for folder in (self.path / label, self.path) if has_tokenizer(folder)), None)
+        with readable(self.path / label):
+            return next((folder for folder in (self.path / label, self.path) if has_tokenizer(folder)), None)
 
     def _is_checkpoint(self) -> bool:
         return (self.path / "config.json").is_file()

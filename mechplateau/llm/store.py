@@ -16,11 +16,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mechplateau.errors import RunError
 from mechplateau.llm.identity import Identity
 from mechplateau.runs.files import write_atomic, write_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _HEADER = "mechplateau"
 _FORMAT = 2
@@ -72,7 +75,7 @@ class Store:
         """
         self.folder = folder
         path = folder / "settings.yaml"
-        if path.is_file() and path.read_text(encoding="utf-8") != settings:
+        if path.is_file() and path.read_text(encoding="utf-8", errors="replace") != settings:
             raise RunError(
                 f"{folder}: holds an analysis with other settings; choose another folder or delete it"
             )
@@ -85,29 +88,31 @@ class Store:
         return self.folder / "series.parquet"
 
     def load(self, label: str, version: str) -> StepRecord | None:
-        """The record of a step, if it is there and of this version."""
+        """The record of a step, if it is there and of this version.
+
+        Raises:
+            RunError: it is damaged, cannot be read or was written by a newer mechplateau.
+        """
         from safetensors import SafetensorError, safe_open
 
         path = self._path(label)
-        if not path.is_file():
+        try:
+            with path.open("rb"):
+                pass
+        except FileNotFoundError:
             return None
+        except OSError as error:
+            raise RunError(f"{path}: cannot be read ({error.strerror or error})") from None
         try:
             with safe_open(path, framework="pt") as file:
                 data = json.loads(file.metadata()[_HEADER])
-                if data.get("format") != _FORMAT or data["version"] != version:
-                    return None
                 sketch = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
-            raise RunError(f"{path}: damaged ({error}); delete it and give the same command again") from None
-        return StepRecord(
-            version=version,
-            identity=Identity.from_record(data["tensors"], sketch),
-            measures=data["measures"],
-            prompt_ids=data["prompt_ids"],
-            examples=tuple(Example(e["prompt"], tuple(e["tokens"])) for e in data["examples"]),
-            suppressed=tuple(data["suppressed"]),
-            notes=tuple(data["notes"]),
-        )
+            return _record(data, sketch, version, path)
+        except RunError:
+            raise
+        except (SafetensorError, OSError, LookupError, ValueError, TypeError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise RunError(f"{path}: damaged ({reason}); delete it and give the same command again") from None
 
     def save(self, label: str, record: StepRecord) -> None:
         """Keep a finished step."""
@@ -132,3 +137,27 @@ class Store:
         if len(os.fsencode(label)) > _LONGEST_LABEL:
             label = f"{label[:40]}-{hashlib.sha256(os.fsencode(label)).hexdigest()[:16]}"
         return self.folder / "steps" / f"{label}.safetensors"
+
+
+def _record(
+    data: dict[str, Any], sketch: Mapping[str, Tensor], version: str, path: Path
+) -> StepRecord | None:
+    kind = data.get("format", 1)
+    if kind > _FORMAT:
+        raise RunError(f"{path}: written by a newer mechplateau; update this one, or choose another folder")
+    if kind < _FORMAT or data["version"] != version:
+        return None
+    measures = data["measures"]
+    if data["tensors"].keys() != sketch.keys():
+        raise ValueError("its tensors are not those of its header")
+    if measures is not None and not measures.keys() >= {"cos_final", "repetition"}:
+        raise ValueError("measures are missing")
+    return StepRecord(
+        version=version,
+        identity=Identity.from_record(data["tensors"], sketch),
+        measures=measures,
+        prompt_ids=data["prompt_ids"],
+        examples=tuple(Example(e["prompt"], tuple(e["tokens"])) for e in data["examples"]),
+        suppressed=tuple(data["suppressed"]),
+        notes=tuple(data["notes"]),
+    )

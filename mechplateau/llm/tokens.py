@@ -51,10 +51,14 @@ class PromptTokens:
         return hashlib.sha256(json.dumps(self.ids).encode()).hexdigest()
 
     def text(self, token: int) -> str | None:
-        """A token as text, or its number where there is no tokenizer; None if it is undefined (negative)."""
+        """A token as text; its number where there is no tokenizer, `#` and its number where the tokenizer does not
+        have it; None if it is undefined (negative)."""
         if token < 0:
             return None
-        return str(token) if self.tokenizer is None else str(self.tokenizer.decode([token]))
+        if self.tokenizer is None:
+            return str(token)
+        # Vocabularies are often padded: the model has tokens that the tokenizer has no text for.
+        return str(self.tokenizer.decode([token])) if token < len(self.tokenizer) else f"#{token}"
 
 
 class Tokenization:

@@ -127,7 +127,7 @@ def stamp(folder: Path) -> list[list[str | int]]:
 
     Equal stamps mean that a finished measurement of this folder still holds.
     """
-    with _readable(folder):
+    with readable(folder):
         choice = _choose(folder)
         # A link to a file that is gone says nothing of its own.
         others = [*folder.glob("*.json"), *(folder / name for name in choice.passed_over)]
@@ -136,7 +136,7 @@ def stamp(folder: Path) -> list[list[str | int]]:
 
 
 def _choose(folder: Path) -> _Choice:
-    with _readable(folder):
+    with readable(folder):
         next(folder.iterdir(), None)  # a folder without access is named, not a file that may be in it
         _check_plain(folder)
         there = [name for name in LAYOUTS if (folder / name).is_file() or (folder / name).is_symlink()]
@@ -176,7 +176,12 @@ def _check_plain(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _readable(folder: Path) -> Iterator[None]:
+def readable(folder: Path) -> Iterator[None]:
+    """Turn failures to read a checkpoint's files into one line.
+
+    Raises:
+        CheckpointError: in place of an OSError.
+    """
     try:
         yield
     except OSError as error:
@@ -212,7 +217,7 @@ def _read_safetensors(file: Path) -> Iterator[tuple[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     # safetensors says of a file without access that there is none.
-    with _readable(file):
+    with readable(file):
         file.open("rb").close()
     try:
         with safe_open(file, framework="pt", device="cpu") as tensors:

@@ -102,3 +102,9 @@ def test_what_a_demonstration_did_not_begin_is_left_alone(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match="holds something else than a demonstration"):
         train_demo(tmp_path, TINY)
     assert (tmp_path / "step0" / "mine.txt").read_text() == "years of work"
+
+
+def test_a_note_that_is_no_text_is_other_settings(tmp_path: Path) -> None:
+    (tmp_path / "demo.yaml").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="holds a demonstration with other settings"):
+        train_demo(tmp_path, TINY)

@@ -150,9 +150,24 @@ def test_circuits_and_views_work_on_it(make_series) -> None:
     from mechplateau.views import attention_pattern
 
     model = load_hooked(make_series([0]), 0)
-    tokens = torch.tensor([[5, 17, 100, 31, 8]])
+    tokens = torch.tensor([[5, 17, 100, 31, 8], [9, 2, 40, 7, 11]])
     assert len(composition_scores(model)) == 12  # three kinds, two heads that write, two that read
     assert len(ablate_heads(model, tokens, rows=[2, 3])) == 8  # four heads, two methods
     _, cache = model.run_with_cache(tokens)
     view = attention_pattern(cache["pattern", 1][0, 0], [model.to_string(token) for token in tokens[0]])
     assert type(view).__name__ == "View"
+
+
+def test_a_checkpoint_without_access_is_one_line(make_series, monkeypatch) -> None:
+    series = make_series([0, 1])
+    original = Path.is_file
+
+    def is_file(path: Path) -> bool:
+        if path.parent.name == "step1":
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    for arguments in ((series / "step1",), (series, 1), (series, "1"), (series, "step1")):
+        with pytest.raises(CheckpointError, match=r"step1.*: cannot be read \(Permission denied\)"):
+            load_hooked(*arguments)

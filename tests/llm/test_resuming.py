@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -106,11 +107,60 @@ def test_records_of_an_older_kind_are_measured_anew(make_series, tmp_path, loads
     """Their hashes left out GPT-2's biases: beside new ones, nothing would fit."""
     series, folder = make_series([0, 1]), tmp_path / "out"
     first = analyze_series(series, prompts=PROMPTS, folder=folder)
-    path = folder / "steps" / "step0.safetensors"
-    with safe_open(path, "pt") as file:
-        data = json.loads(file.metadata()["mechplateau"])
-    del data["format"]
-    save_file(load_file(path), path, {"mechplateau": json.dumps(data)})
+    rewrite(
+        folder / "steps" / "step0.safetensors",
+        lambda data: {name: value for name, value in data.items() if name != "format"},
+    )
     again = analyze_series(series, prompts=PROMPTS, folder=folder)
     assert len(loads) == 3
     pd.testing.assert_frame_equal(again.table, first.table)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: [], r"damaged \(AttributeError"),
+        (lambda data: {k: v for k, v in data.items() if k != "measures"}, r"damaged \(KeyError: 'measures'"),
+        (lambda data: {**data, "measures": {}}, r"damaged \(ValueError: measures are missing"),
+        (lambda data: {**data, "tensors": {}}, "damaged .*its tensors are not those of its header"),
+        (lambda data: {**data, "format": 99}, "written by a newer mechplateau; update this one"),
+    ],
+)
+def test_a_record_that_is_not_one_is_named(make_series, tmp_path, loads, change, message: str) -> None:
+    series, folder = make_series([0]), tmp_path / "out"
+    analyze_series(series, prompts=[[1, 2]], folder=folder)
+    rewrite(folder / "steps" / "step0.safetensors", change)
+    with pytest.raises(RunError, match=rf"step0\.safetensors: {message}"):
+        analyze_series(series, prompts=[[1, 2]], folder=folder)
+    assert len(loads) == 1
+
+
+def rewrite(path, change) -> None:
+    """Give a step's record another header."""
+    with safe_open(path, "pt") as file:
+        data = json.loads(file.metadata()["mechplateau"])
+    save_file(load_file(path), path, {"mechplateau": json.dumps(change(data))})
+
+
+def test_a_record_without_access_is_not_called_damaged(make_series, tmp_path, monkeypatch) -> None:
+    """Nor is the checkpoint, which is healthy."""
+    series, folder = make_series([0]), tmp_path / "out"
+    analyze_series(series, prompts=[[1, 2]], folder=folder)
+    original = Path.open
+
+    def guarded(path: Path, *args, **kwargs):
+        if path.parent == folder / "steps":
+            raise PermissionError(13, "Permission denied", str(path))
+        return original(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", guarded)
+    with pytest.raises(RunError, match=r"step0\.safetensors: cannot be read \(Permission denied\)"):
+        analyze_series(series, prompts=[[1, 2]], folder=folder)
+
+
+def test_settings_that_are_no_text_are_other_settings(make_series, tmp_path) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "settings.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(RunError, match="holds an analysis with other settings"):
+        analyze_series(make_series([0]), prompts=[[1, 2]], folder=folder)

@@ -125,3 +125,8 @@ def test_steps_beyond_any_table_are_refused_before_anything_is_measured(number: 
             StepChoice.parse(text)
         assert len(str(caught.value)) < 200
     assert parse_revision(f"step{number}") is parse_revision(number) is None
+
+
+def test_final_weights_under_two_names_are_said() -> None:
+    listing = arrange(["step0", "main", "final"])
+    assert (listing.final, listing.nameless) == (Revision("main", None), ("final",))

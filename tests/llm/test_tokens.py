@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mechplateau.errors import ConfigError
 from mechplateau.llm import analyze_series
+from mechplateau.llm.tokens import PromptTokens
 
 from .conftest import PROMPTS, column
 
@@ -85,3 +86,10 @@ def test_a_tokenizer_that_ends_prompts_is_refused(make_series, tokenizer) -> Non
     framed(tokenizer, f"{END} $A").save_pretrained(series / "step1")
     begun = analyze_series(series, prompts=[*PROMPTS, f"sun{END}"], tokenizer=series / "step1")
     assert set(column(begun, "verdict").values()) == {"ok"}
+
+
+def test_tokens_that_the_tokenizer_does_not_have_are_shown_by_number(tokenizer) -> None:
+    """Vocabularies are padded, and a fresh model chooses from all of them."""
+    tokens = PromptTokens([[1]], tokenizer)
+    assert [tokens.text(token) for token in (5, 350, -1)] == [tokenizer.decode([5]), "#350", None]
+    assert [PromptTokens([[1]], None).text(token) for token in (350, -1)] == ["350", None]

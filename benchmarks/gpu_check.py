@@ -36,7 +36,8 @@ import mechplateau_kernels as mk  # noqa: E402
 BUDGET_S = 345.0
 WORKERS = 12
 TITLES = [
-    "Ceilings of the card", "Exact integers and errors against float64", "Cosines against float64", "Determinism",
+    "Ceilings of the card", "Exact integers and errors against float64", "Cosines against float64",
+    "Second derivatives", "Determinism",
     "Graph replay and waiting", "Whole step: graph against eager", "Whole step: times",
     "Whole step: times on a HookedTransformer", "Times: cosines", "Times: attention",
     "Exact integers with another ptxas", "Memory checks",
@@ -74,6 +75,7 @@ def main() -> int:
         lambda section: measure_ceilings(section, ceilings),
         lambda section: correctness(section, report),
         lambda section: gpu_correctness.cosine_tolerances(section, "cuda"),
+        lambda section: gpu_correctness.second_derivatives(section, "cuda"),
         lambda section: gpu_correctness.determinism(section, "cuda"),
         gpu_correctness.graphs_and_waiting,
         gpu_step.trajectory,

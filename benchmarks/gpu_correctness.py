@@ -1,4 +1,4 @@
-"""Are the compiled kernels right? Exact integers, float64 tolerances, determinism, graphs, no waiting.
+"""Are the compiled kernels right? Exact integers, float64 tolerances, second derivatives, determinism, graphs, waiting.
 
 Every function fills a section of the report with rows whose `ok` says so. They also run in Triton's
 interpreter (`device="cpu"`), which is how they are tested themselves.
@@ -47,6 +47,7 @@ OUTPUT_GATE = {"tf32x3": 5e-6, "ieee": 2e-6, "tf32": 4e-3, "float16": 1e-3, "bfl
 MASS_GATE = {"tf32x3": 3e-6, "ieee": 1e-6, "tf32": 2e-3, "float16": 1e-6, "bfloat16": 1e-6}
 APM_GATE = {"tf32x3": 2e-6, "ieee": 1e-6, "tf32": 5e-4, "float16": 1e-6, "bfloat16": 1e-6}
 COSINE_GATE = 4e-6
+SECOND_GATE = 2e-5
 
 
 def mode_name(dtype: torch.dtype, precision: str) -> str:
@@ -161,6 +162,35 @@ def cosine_tolerances(section: Section, device: str, shapes=None) -> None:
                     row["mean"] = (got.double() - want).abs().item()
             errors = [value for value in row.values() if isinstance(value, float)]
             section.rows.append({**row, "ok": all(error <= COSINE_GATE for error in errors)})
+
+
+def second_derivatives(section: Section, device: str, batch: int = 8, pos: int = 32, width: int = 64) -> None:
+    """Hessian-vector products through Triton against float64 torch: of attention with its masses, and of cosines."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(batch, pos, 1, width, generator=generator).to(device) for _ in range(3))
+    mask = torch.eye(pos, dtype=torch.bool, device=device)
+
+    def attention(q: Tensor, k: Tensor, v: Tensor, backend: str) -> Tensor:
+        out = mk.linear_attention(q, k, v, metric_sets=[mask], backend=backend)
+        return out.output.pow(3).mean() + mk.apm(out.row_mass, out.set_mass)
+
+    def cosines(q: Tensor, k: Tensor, v: Tensor, backend: str) -> Tensor:
+        matrix = mk.pairwise_cosine((q * k).squeeze(2), backend=backend)
+        return matrix.pow(3).sum() + mk.mean_pairwise_cosine((k * v).squeeze(2), backend=backend)
+
+    for name, measure in (("linear_attention", attention), ("cosines", cosines)):
+        products = []
+        for inputs, backend in (((q, k, v), "triton"), ((q.double(), k.double(), v.double()), "torch")):
+            vectors = tuple(x.cos() for x in inputs)
+            _, product = torch.autograd.functional.hvp(
+                lambda *x, m=measure, b=backend: m(*x, b), inputs, vectors
+            )
+            products.append(torch.stack(product))
+        error, _ = _errors(*products)
+        shape = f"B{batch} T{pos} d{width}"
+        section.rows.append({
+            "op": name, "what": "Hessian-vector product", "shape": shape, "error": error, "ok": error <= SECOND_GATE,
+        })  # fmt: skip
 
 
 def determinism(section: Section, device: str, runs: int = 20, batch: int = 256, positions=(32, 64)) -> None:

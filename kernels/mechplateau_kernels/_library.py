@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["define", "define_vmap", "fold", "unfold"]
+from ._dispatch import full_precision
+
+__all__ = ["define", "define_vmap", "differentiable", "fold", "unfold"]
 
 _LIBRARY = torch.library.Library("mechplateau", "FRAGMENT")
 
@@ -50,3 +52,43 @@ def fold(x: Tensor, dim: int | None, size: int) -> Tensor:
 def unfold(x: Tensor, size: int) -> Tensor:
     """Undo `fold`: the mapped dimension comes first."""
     return x.unflatten(0, (size, x.shape[0] // size))
+
+
+def differentiable(backward: Callable[..., Any], formula: Callable[..., Any]) -> Callable[..., Any]:
+    """`backward`, an operation that gives a kernel's gradients, made fit to be differentiated itself.
+
+    Its own gradients, of any order, are those of `formula`: the same function of the same arguments in plain
+    torch. To be called where a graph of the backward pass is asked for; elsewhere the operation alone is faster.
+    (`once_differentiable` would not do: its error hangs on a path that `torch.autograd.grad` leaves out, and the
+    second derivative comes out wrong without a word.)
+    """
+
+    class Backward(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(*arguments: Any) -> Any:
+            return backward(*arguments)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            ctx.is_tensor = [isinstance(x, Tensor) for x in inputs]
+            ctx.save_for_backward(*(x for x in inputs if isinstance(x, Tensor)))
+            ctx.others = [x for x in inputs if not isinstance(x, Tensor)]
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+            tensors, others = iter(ctx.saved_tensors), iter(ctx.others)
+            arguments = [next(tensors) if is_tensor else next(others) for is_tensor in ctx.is_tensor]
+            chosen = [i for i, x in enumerate(arguments) if isinstance(x, Tensor) and x.is_floating_point()]
+
+            def of_chosen(*values: Tensor) -> Any:
+                changed = dict(zip(chosen, values, strict=True))
+                return formula(*(changed.get(i, x) for i, x in enumerate(arguments)))
+
+            with full_precision(grads[0].device):
+                _, pull_back = torch.func.vjp(of_chosen, *(arguments[i] for i in chosen))
+                pulled = dict(zip(chosen, pull_back(grads if len(grads) > 1 else grads[0]), strict=True))
+            return tuple(pulled.get(i) for i in range(len(arguments)))
+
+    return Backward.apply

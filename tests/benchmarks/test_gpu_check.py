@@ -100,7 +100,7 @@ def test_with_a_gpu_every_section_runs_in_order(tmp_path, monkeypatch):
 
     for module, names in (
         (gpu_check, ["measure_ceilings", "correctness", "other_ptxas", "memory_checks"]),
-        (gpu_correctness, ["cosine_tolerances", "determinism", "graphs_and_waiting"]),
+        (gpu_correctness, ["cosine_tolerances", "second_derivatives", "determinism", "graphs_and_waiting"]),
         (gpu_step, ["trajectory", "times", "times_on_hooked"]),
         (gpu_timings, ["attention", "cosine"]),
     ):

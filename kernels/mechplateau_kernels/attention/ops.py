@@ -1,16 +1,16 @@
 """Linear attention by Triton as a torch operation: autograd, vmap, torch.compile.
 
-Double backward is refused: the backward kernel has none of its own (the torch path has).
+The kernels give first derivatives. Second and higher ones are the reference's, taken where a graph of the
+backward pass is asked for.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .._dispatch import full_precision
-from .._library import define, define_vmap, fold, unfold
+from .._library import define, define_vmap, differentiable, fold, unfold
 from .._selfcheck import trusted
 from . import reference
 from .configs import Options
@@ -36,8 +36,23 @@ def _by_reference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     chosen, sets = _sets(bits, options.intervene, options.n_sets)
     c = options.c if c_tensor is None else c_tensor
+    return reference.linear_attention(q, k, v, options.scale, options.causal, chosen, c, sets)
+
+
+def _gradients_by_reference(
+    grad_output: Tensor, grad_row: Tensor | None, grad_set: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, bits: Tensor | None, c_tensor: Tensor | None, *flags: Any,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    def outputs(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return _by_reference(q, k, v, bits, c_tensor, Options(*flags))
+
+    # The products of a backward pass are autocast as well where it runs inside autocast.
     with full_precision(q.device):
-        return reference.linear_attention(q, k, v, options.scale, options.causal, chosen, c, sets)
+        results, pull_back = torch.func.vjp(outputs, q, k, v)
+        grads = (grad_output, grad_row, grad_set)
+        return pull_back(
+            tuple(torch.zeros_like(x) if g is None else g for x, g in zip(results, grads, strict=True))
+        )
 
 
 def _options(dtype: torch.dtype, flags: tuple[Any, ...]) -> Options:
@@ -65,7 +80,8 @@ def _forward(
     options = _options(q.dtype, flags)
     if trusted("linear_attention", q.device, _configuration(q, v, options), check.forward_is_exact):
         return launch.forward(q, k, v, bits, c_tensor, options)
-    output, row_mass, set_mass = _by_reference(q, k, v, bits, c_tensor, options)
+    with full_precision(q.device):
+        output, row_mass, set_mass = _by_reference(q, k, v, bits, c_tensor, options)
     return output.contiguous(), row_mass, set_mass
 
 
@@ -90,15 +106,9 @@ def _backward(
     configuration = (*_configuration(q, v, options), grad_row is not None, grad_set is not None)
     if trusted("linear_attention_backward", q.device, configuration, check.backward_is_exact):
         return launch.backward(grad_output, grad_row, grad_set, q, k, v, bits, c_tensor, options)
-    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-    with torch.enable_grad():
-        outputs = _by_reference(leaves[0], leaves[1], leaves[2], bits, c_tensor, options)
-    given = [
-        (output, grad)
-        for output, grad in zip(outputs, (grad_output, grad_row, grad_set), strict=True)
-        if grad is not None
-    ]
-    grads = torch.autograd.grad([output for output, _ in given], leaves, [grad for _, grad in given])
+    grads = _gradients_by_reference(
+        grad_output, grad_row, grad_set, q, k, v, bits, c_tensor, *options
+    )  # fmt: skip
     return grads[0].contiguous(), grads[1].contiguous(), grads[2].contiguous()
 
 
@@ -150,6 +160,10 @@ def _backward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tupl
 define_vmap("linear_attention", _forward_vmap)
 define_vmap("linear_attention_backward", _backward_vmap)
 
+_differentiable_backward = differentiable(
+    torch.ops.mechplateau.linear_attention_backward, _gradients_by_reference
+)
+
 
 class _LinearAttention(torch.autograd.Function):
     generate_vmap_rule = True
@@ -165,13 +179,13 @@ class _LinearAttention(torch.autograd.Function):
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
         q, k, v, bits, c_tensor = ctx.saved_tensors
         grad_output, grad_row, grad_set = grads
         if grad_output is None:
             grad_output = q.new_zeros(v.shape)
-        gradients = torch.ops.mechplateau.linear_attention_backward(
+        operation = torch.ops.mechplateau.linear_attention_backward
+        gradients = (_differentiable_backward if torch.is_grad_enabled() else operation)(
             grad_output, grad_row, grad_set, q, k, v, bits, c_tensor, *ctx.flags
         )
         return (*gradients, *[None] * (2 + len(Options._fields)))

@@ -2,20 +2,24 @@
 
 The backward passes are plain torch: with u_i = x_i/|x_i| and any function f of the u,
     ∂f/∂x_i = (∂f/∂u_i − u_i (u_i · ∂f/∂u_i)) / |x_i|,   0 for vectors that count as zero.
+Second and higher derivatives are the reference's, taken where a graph of the backward pass is asked for.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .._dispatch import full_precision
-from .._library import define, define_vmap, fold, unfold
+from .._library import define, define_vmap, differentiable, fold, unfold
 from .._selfcheck import trusted
 from . import reference
 
 __all__ = ["fused_mean_cosine", "fused_pairwise_cosine"]
+
+
+def _pairwise_by_reference(h: Tensor, per_sample: bool) -> Tensor:
+    return reference.pairwise_cosine(h, "none" if per_sample else "batch_mean")
 
 
 def _pairwise(h: Tensor, per_sample: bool) -> Tensor:
@@ -23,7 +27,8 @@ def _pairwise(h: Tensor, per_sample: bool) -> Tensor:
 
     configuration = (h.shape[2], h.shape[3], h.dtype, per_sample)
     if not trusted("pairwise_cosine", h.device, configuration, check.pairwise_is_exact):
-        return reference.pairwise_cosine(h, "none" if per_sample else "batch_mean")
+        with full_precision(h.device):
+            return _pairwise_by_reference(h, per_sample)
     return launch.pairwise_cosine(h, per_sample)
 
 
@@ -37,8 +42,8 @@ def _mean(h: Tensor, groups: Tensor, n_groups: int, n_pairs: int) -> Tensor:
     from . import check, launch
 
     if not trusted("mean_pairwise_cosine", h.device, (h.shape[2], h.shape[3], h.dtype), check.mean_is_exact):
-        members = [(groups == group).nonzero().flatten() for group in range(n_groups)]
-        return reference.mean_cosine(h, members, n_pairs)
+        with full_precision(h.device):
+            return reference.mean_cosine_of_groups(h, groups, n_groups, n_pairs)
     return launch.mean_cosine(h, groups, n_groups, n_pairs)
 
 
@@ -116,6 +121,26 @@ define_vmap("pairwise_cosine_backward", _first_folded(torch.ops.mechplateau.pair
 define_vmap("mean_cosine_backward", _first_folded(torch.ops.mechplateau.mean_cosine_backward, 2))
 
 
+def _pairwise_gradient(grad: Tensor, h: Tensor, per_sample: bool) -> Tensor:
+    with full_precision(h.device):
+        _, pull_back = torch.func.vjp(lambda h: _pairwise_by_reference(h, per_sample), h)
+        return pull_back(grad)[0]
+
+
+def _mean_gradient(grad: Tensor, h: Tensor, groups: Tensor, n_groups: int, n_pairs: int) -> Tensor:
+    with full_precision(h.device):
+        _, pull_back = torch.func.vjp(
+            lambda h: reference.mean_cosine_of_groups(h, groups, n_groups, n_pairs), h
+        )
+        return pull_back(grad)[0]
+
+
+_differentiable_pairwise_backward = differentiable(
+    torch.ops.mechplateau.pairwise_cosine_backward, _pairwise_gradient
+)
+_differentiable_mean_backward = differentiable(torch.ops.mechplateau.mean_cosine_backward, _mean_gradient)
+
+
 class _PairwiseCosine(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -129,10 +154,11 @@ class _PairwiseCosine(torch.autograd.Function):
         ctx.per_sample = inputs[1]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (h,) = ctx.saved_tensors
-        return torch.ops.mechplateau.pairwise_cosine_backward(grad, h, ctx.per_sample), None
+        operation = torch.ops.mechplateau.pairwise_cosine_backward
+        backward = _differentiable_pairwise_backward if torch.is_grad_enabled() else operation
+        return backward(grad, h, ctx.per_sample), None
 
 
 class _MeanCosine(torch.autograd.Function):
@@ -148,12 +174,10 @@ class _MeanCosine(torch.autograd.Function):
         ctx.n_groups, ctx.n_pairs = inputs[2:]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-        grad_h = torch.ops.mechplateau.mean_cosine_backward(
-            grad, *ctx.saved_tensors, ctx.n_groups, ctx.n_pairs
-        )
-        return grad_h, None, None, None
+        operation = torch.ops.mechplateau.mean_cosine_backward
+        backward = _differentiable_mean_backward if torch.is_grad_enabled() else operation
+        return backward(grad, *ctx.saved_tensors, ctx.n_groups, ctx.n_pairs), None, None, None
 
 
 def fused_pairwise_cosine(h: Tensor, per_sample: bool) -> Tensor:

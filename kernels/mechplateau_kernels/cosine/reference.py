@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["FLOOR", "mean_cosine", "pairwise_cosine", "per_position_cosine"]
+__all__ = ["FLOOR", "mean_cosine", "mean_cosine_of_groups", "pairwise_cosine", "per_position_cosine"]
 
 FLOOR = 1e-8
 """Vectors shorter than this count as zero."""
@@ -75,6 +75,23 @@ def mean_cosine(h: Tensor, cliques: Sequence[Sequence[int] | slice | Tensor], n_
         own = (norm * inverse).square().sum(dim=(1, 2))
         sums.append((total.square().view(lead, -1).sum(dim=1) - own) / 2)
     return (torch.stack(sums).sum(dim=0) / (batch * n_pairs)).clamp(-1.0, 1.0)
+
+
+def mean_cosine_of_groups(h: Tensor, groups: Tensor, n_groups: int, n_pairs: int) -> Tensor:
+    """As `mean_cosine`, with the group of each position as int `[pos]` on the device, -1 for none.
+
+    Nothing is read back, so that it can be captured in a CUDA graph.
+    """
+    wide = widen(h)
+    counts = (groups >= 0) & ~(torch.linalg.vector_norm(wide.detach(), dim=-1) < FLOOR)
+    # Replaced before anything is computed, and not multiplied by 0 after it: a NaN that is left out must not
+    # count, and the second derivative of a zero vector's norm would be 0/0.
+    kept = torch.where(counts.unsqueeze(-1), wide, 1.0)
+    unit = torch.where(counts.unsqueeze(-1), kept / torch.linalg.vector_norm(kept, dim=-1, keepdim=True), 0.0)
+    member = groups == torch.arange(n_groups, device=h.device).unsqueeze(1)
+    total = (member.to(unit.dtype) @ unit).square().sum(dim=(1, 2, 3))
+    own = unit.square().sum(dim=(1, 2, 3))
+    return ((total - own) / (2 * h.shape[1] * n_pairs)).clamp(-1.0, 1.0)
 
 
 def per_position_cosine(h: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ from kernel_timing import Times
 
 import mechplateau_kernels as mk
 from mechplateau_kernels.attention import launch
+from mechplateau_kernels.attention import ops as attention_ops
+from mechplateau_kernels.cosine import ops as cosine_ops
 
 pytestmark = pytest.mark.skipif(not launch.INTERPRETED, reason="on a GPU, gpu_check.py itself runs them")
 MODES = [(torch.float32, "tf32x3"), (torch.float16, "tf32")]
@@ -34,6 +36,7 @@ def test_correct_kernels_pass():
     rows = filled(gpu_correctness.exact_integers, "cpu", [(5, 16, 24)], MODES)
     rows += filled(gpu_correctness.tolerances, "cpu", [(2, 5, 1, 16, 3)], MODES)
     rows += filled(gpu_correctness.cosine_tolerances, "cpu", [(2, 5, 20), (1, 1, 16)])
+    rows += filled(gpu_correctness.second_derivatives, "cpu", 1, 5, 8)
     rows += filled(gpu_correctness.determinism, "cpu", runs=2, batch=1, positions=(5,))
     assert all(row["ok"] for row in rows), rows
 
@@ -54,6 +57,22 @@ def test_a_wrong_kernel_fails_every_check(monkeypatch):
     rows += filled(gpu_correctness.tolerances, "cpu", [(2, 5, 1, 16, 3)], MODES[:1])
     rows += filled(gpu_correctness.cosine_tolerances, "cpu", [(2, 5, 20)])
     assert not any(row["ok"] for row in rows), rows
+
+
+def test_a_second_derivative_without_the_kernels_part_fails(monkeypatch):
+    def one_derivative_only(operation):
+        return lambda *arguments: operation(
+            *(x.detach() if isinstance(x, torch.Tensor) else x for x in arguments)
+        )
+
+    operations = torch.ops.mechplateau
+    for module, name, operation in (
+        (attention_ops, "_differentiable_backward", operations.linear_attention_backward),
+        (cosine_ops, "_differentiable_pairwise_backward", operations.pairwise_cosine_backward),
+    ):
+        monkeypatch.setattr(module, name, one_derivative_only(operation))
+    rows = filled(gpu_correctness.second_derivatives, "cpu", 1, 5, 8)
+    assert [row["ok"] for row in rows] == [False, False], rows
 
 
 def test_unwritten_output_fails(monkeypatch):

@@ -87,6 +87,9 @@ def test_compile_without_a_graph_break(dynamic):
             torch.autograd.grad(got, (q, k, v)), torch.autograd.grad(want, (q, k, v)), strict=True
         ):
             torch.testing.assert_close(x, y)
+    # torch compiles no second derivative: an error, beside another path to the input as well.
+    with pytest.raises(RuntimeError, match=r"double backward|create_graph=False"):
+        product_beside_another_path(compiled, (q.detach(), k.detach(), v.detach()))
 
 
 def test_vmap():
@@ -158,11 +161,117 @@ def test_autocast(backend):
         assert grad.isfinite().all()
 
 
-def test_double_backward_is_refused():
-    q, k, v = tensors(1, 5, 1, 8, requires_grad=True)
-    (grad,) = torch.autograd.grad(attend(q, k, v)[0].square().sum(), q, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad.sum().backward()
+SMALL = torch.ones(3, 3, dtype=torch.bool).tril().triu(-1)
+EVERY_OTHER = torch.tensor([[False, False, True], [False, False, False], [True, False, False]])
+
+
+def attention_scalar(backend, q, k, v):
+    mask = SMALL.to(q.device)
+    out = mk.linear_attention(q, k, v, intervene=mask, c=0.5, metric_sets=[mask], backend=backend)
+    return out.output.pow(3).sum() + out.row_mass.square().sum() + mk.apm(out.row_mass, out.set_mass)
+
+
+def cosine_scalar(backend, q, k, v):
+    h, both = q.squeeze(2), (k * v).squeeze(2)
+    each = mk.pairwise_cosine(both, reduce="none", backend=backend)
+    return (
+        mk.pairwise_cosine(h, backend=backend).pow(3).sum()
+        + (each * q[:, :, 0, :1]).sum()
+        + mk.mean_pairwise_cosine(both, exclude=[1], backend=backend).square()
+        + mk.mean_pairwise_cosine(both, pairs=EVERY_OTHER, backend=backend)
+    )
+
+
+def gradients_that_go_on(f, inputs):
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    return leaves, torch.autograd.grad(f(*leaves), leaves, create_graph=True)
+
+
+def product_by_grad(f, inputs):
+    """Σ g·v differentiated, v constant: g leads back to the inputs through the kernels alone."""
+    leaves, grads = gradients_that_go_on(f, inputs)
+    return torch.autograd.grad(
+        sum((g * x.detach().cos()).sum() for g, x in zip(grads, leaves, strict=True)), leaves
+    )
+
+
+def product_beside_another_path(f, inputs):
+    return product_by_grad(lambda q, k, v: f(q, k, v) + (q * k * v).sum() + q.pow(3).sum(), inputs)
+
+
+def product_by_backward(f, inputs):
+    leaves, grads = gradients_that_go_on(f, inputs)
+    sum(g.square().sum() for g in grads).backward()
+    return [x.grad for x in leaves]
+
+
+def third_derivative(f, inputs):
+    leaves, grads = gradients_that_go_on(f, inputs)
+    products = torch.autograd.grad(sum(g.square().sum() for g in grads), leaves, create_graph=True)
+    return torch.autograd.grad(sum(g.sum() for g in products), leaves)
+
+
+def mapped_products(f, inputs):
+    """vmap of grad, and its derivative."""
+
+    def product(*one):
+        return torch.func.vjp(torch.func.grad(lambda q: f(q, *(x[None] for x in one[1:]))), one[0][None])[1](
+            one[0][None].cos()
+        )
+
+    return torch.func.vmap(product)(*inputs)
+
+
+SECOND_DERIVATIVES = {
+    "functional.hessian": lambda f, x: sum(torch.autograd.functional.hessian(f, tuple(y[:1] for y in x)), ()),
+    "functional.hvp": lambda f, x: torch.autograd.functional.hvp(f, tuple(x), tuple(y.cos() for y in x))[1],
+    "autograd.grad": product_by_grad,
+    "autograd.grad beside another path": product_beside_another_path,
+    "backward": product_by_backward,
+    "jacrev of grad": lambda f, x: torch.func.jacrev(torch.func.grad(f))(*(y[:1] for y in x))[None],
+    "vmap of grad": mapped_products,
+    "third": third_derivative,
+}
+
+
+@pytest.mark.parametrize("route", SECOND_DERIVATIVES)
+@pytest.mark.parametrize("scalar", [attention_scalar, cosine_scalar], ids=["attention", "cosines"])
+def test_second_derivatives(scalar, route):
+    inputs = tensors(2, 3, 1, 2)
+    derive = SECOND_DERIVATIVES[route]
+    got = derive(lambda *x: scalar("triton", *x), inputs)
+    want = derive(lambda *x: scalar("torch", *x), [x.double().cpu() for x in inputs])
+    for x, y in zip(got, want, strict=True):
+        assert (x.cpu() - y).norm() <= 1e-5 * y.norm()
+    assert max(y.norm() for y in want) > 0.1
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_second_derivatives_in_low_precision(autocast):
+    """bfloat16 in and out, float32 between: also where the second derivative is taken inside autocast."""
+    inputs = [x.bfloat16() for x in tensors(2, 3, 1, 2)]
+    given = [x.float() for x in inputs] if autocast else inputs
+    for scalar in (attention_scalar, cosine_scalar):
+        with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=autocast):
+            got = product_by_grad(lambda *x, f=scalar: f("triton", *x), given)
+        want = product_by_grad(lambda *x, f=scalar: f("torch", *x), [x.double().cpu() for x in inputs])
+        for x, y in zip(got, want, strict=True):
+            assert (x.double().cpu() - y).norm() <= 2e-2 * y.norm()
+
+
+def test_the_second_derivative_at_a_vector_that_counts_as_zero():
+    (h,) = tensors(2, 3, 4, n=1)
+    h[0, 1] = 0.0
+
+    def measure(h):
+        return mk.pairwise_cosine(h, backend="triton").pow(3).sum() + mk.mean_pairwise_cosine(
+            h, backend="triton"
+        )
+
+    hessian = torch.autograd.functional.hessian(measure, h)
+    assert hessian.isfinite().all()
+    assert hessian[0, 1].abs().max() == 0
+    assert hessian[1, 1].abs().max() > 0.1
 
 
 def test_a_call_without_gradients_saves_nothing():

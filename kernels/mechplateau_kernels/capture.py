@@ -46,6 +46,11 @@ class Captured(Generic[Result]):
     def __call__(self, *inputs: Tensor) -> Result:
         if not inputs or inputs[0].device.type != "cuda":
             return self._function(*inputs)
+        # Streams, captures and replays are the current device's, which need not be the tensors'.
+        with torch.cuda.device(inputs[0].device):
+            return self._on_device(*inputs)
+
+    def _on_device(self, *inputs: Tensor) -> Result:
         if self._graph is None and self._left > 0:
             self._left -= 1
             return self._on_side_stream(*inputs)

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mechplateau_kernels import _dispatch, _selfcheck
 from mechplateau_kernels.attention import ops, reference
@@ -89,3 +90,51 @@ def test_an_untrusted_operation_runs_the_reference(monkeypatch):
         cosine_ops.fused_mean_cosine(h, groups, 2, 4),
         cosine_reference.mean_cosine(h, [slice(0, 2), slice(3, 6)], 4),
     )
+
+
+class NothingReadBack(TorchDispatchMode):
+    """What a CUDA graph capture refuses."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        assert not any(read in str(function) for read in ("_local_scalar_dense", "nonzero", "lift_fresh"))
+        return function(*args, **(kwargs or {}))
+
+
+def test_an_untrusted_operation_can_be_captured(monkeypatch):
+    pytest.importorskip("triton")
+    for module in (ops, cosine_ops):
+        monkeypatch.setattr(module, "trusted", lambda *_: False)
+    q = torch.randn(2, 4, 1, 8, generator=torch.Generator().manual_seed(0))
+    mask = torch.eye(4, dtype=torch.bool)[None]
+    flags, bits = Options(2.0, 0.5, True, True, 1, "tf32x3"), pack(mask, [mask])
+    h, groups = q.squeeze(2)[None], torch.tensor([0, 0, 1, 1], dtype=torch.int32)
+    # The operations' own code: a mode does not see into a registered operation.
+    with NothingReadBack():
+        output, row_mass, set_mass = ops._forward(q, q, q, bits, None, *flags)
+        ops._backward(output, row_mass, set_mass, q, q, q, bits, None, *flags)
+        matrix, mean = cosine_ops._pairwise(h, False), cosine_ops._mean(h, groups, 2, 2)
+        cosine_ops._pairwise_backward(matrix, h, False)
+        cosine_ops._mean_backward(mean, h, groups, 2, 2)
+
+
+def test_an_untrusted_operation_stays_float32_under_autocast(monkeypatch):
+    pytest.importorskip("triton")
+    for module in (ops, cosine_ops):
+        monkeypatch.setattr(module, "trusted", lambda *_: False)
+    h = torch.randn(1, 3, 6, 8, generator=torch.Generator().manual_seed(0))
+    groups = torch.tensor([0, 0, -1, 1, 1, 1], dtype=torch.int32)
+
+    def all_of_it(h):
+        q = h[0].unsqueeze(2)
+        out = ops.fused_linear_attention(q, q, q, None, None, Options(1.0, 0.5, True, False, 0, "tf32x3"))
+        matrix = cosine_ops.fused_pairwise_cosine(h, False)
+        mean = cosine_ops.fused_mean_cosine(h, groups, 2, 4)
+        total = out[0].square().sum() + out[1].sum() + matrix.square().sum() + mean.sum()
+        return (*out[:2], matrix, mean, torch.autograd.grad(total, h)[0])
+
+    plain = all_of_it(h.requires_grad_())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = all_of_it(h)
+    for x, y in zip(cast, plain, strict=True):
+        assert x.dtype == torch.float32
+        torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-6)

@@ -50,9 +50,10 @@ def _check_inputs(q: Tensor, k: Tensor, v: Tensor) -> None:
             "linear_attention: expected q, k, v on one device; "
             f"got {q.device}, {k.device}, {v.device}: move them with .to()"
         )
-    if 0 in q.shape or v.shape[3] == 0:
+    if 0 in q.shape[1:] or v.shape[3] == 0:
         raise ValueError(
-            f"linear_attention: expected no empty dimension; got {list(q.shape)}, v {list(v.shape)}"
+            "linear_attention: expected no empty dimension but the batch; "
+            f"got {list(q.shape)}, v {list(v.shape)}"
         )
 
 
@@ -118,7 +119,7 @@ def linear_attention(
     that attention progress is made of are taken from the result.
 
     Args:
-        q, k: `[batch, pos, head, d_head]`, any strides; one dtype for q, k and v.
+        q, k: `[batch, pos, head, d_head]`, any strides; one dtype for q, k and v. The batch may be empty.
         v: `[batch, pos, head, d_v]`; d_v may differ from d_head.
         scale: factor of QKᵀ; None: 1/√d_head.
         causal: zero A above the diagonal.

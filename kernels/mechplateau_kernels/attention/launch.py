@@ -62,6 +62,8 @@ def forward(
     output = allocate((batch, pos, heads, v.shape[3]), v.dtype, v.device)
     row_mass = allocate((batch, heads, pos), torch.float32, q.device)
     set_mass = allocate((batch, heads, options.n_sets, pos), torch.float32, q.device)
+    if batch == 0:
+        return output, row_mass, set_mass
     options, mode = _settled(q, v, options)
     config = forward_config(mode, pos, q.shape[3], v.shape[3])
     tile.forward_kernel[(batch * heads * (config.BT // config.BM),)](
@@ -92,6 +94,8 @@ def backward(
     grad_q = allocate((batch, pos, heads, d_head), q.dtype, q.device)
     grad_k = allocate((batch, pos, heads, d_head), q.dtype, q.device)
     grad_v = allocate((batch, pos, heads, v.shape[3]), v.dtype, v.device)
+    if batch == 0:
+        return grad_q, grad_k, grad_v
     # Masses are small, and their gradients often expanded scalars.
     grad_row = None if grad_row is None else grad_row.contiguous()
     grad_set = None if grad_set is None or options.n_sets == 0 else grad_set.contiguous()

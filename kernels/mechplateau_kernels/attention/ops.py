@@ -177,6 +177,11 @@ class _LinearAttention(torch.autograd.Function):
         ctx.save_for_backward(*inputs[:5])
         ctx.flags = inputs[5:]
         ctx.set_materialize_grads(False)
+        # As in the reference: masses do not depend on v, and what holds no set depends on nothing.
+        if not any(ctx.needs_input_grad[:2]):
+            ctx.mark_non_differentiable(*output[1:])
+        elif output[2].shape[2] == 0:
+            ctx.mark_non_differentiable(output[2])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:

@@ -246,6 +246,36 @@ def test_a_factor_on_the_device_is_read_at_every_run():
     assert torch.equal(2 * twice, four)
 
 
+@pytest.mark.parametrize("wanted", ["", "q", "k", "v", "kv"])
+@pytest.mark.parametrize("n_sets", [0, 1])
+def test_what_depends_on_nothing_asks_for_no_gradient(wanted, n_sets):
+    inputs = dict(zip("qkv", tensors(26, 2, 4, 1, 3, 3), strict=False))
+    asking = {}
+    for backend, device in (("triton", DEVICE), ("torch", "cpu")):
+        given = {name: x.to(device).requires_grad_(name in wanted) for name, x in inputs.items()}
+        sets = [torch.eye(4, dtype=torch.bool, device=device)] * n_sets
+        out = mk.linear_attention(**given, metric_sets=sets, backend=backend)
+        asking[backend] = [x.requires_grad for x in out]
+    scored = "q" in wanted or "k" in wanted
+    assert asking["torch"] == [wanted != "", scored, scored and n_sets > 0]
+    assert asking["triton"] == asking["torch"]
+
+
+@pytest.mark.parametrize("backend", ["triton", "torch"])
+@pytest.mark.parametrize("pos", [4, 33])
+def test_an_empty_batch_gives_empty_results(backend, pos):
+    q, k, v, _ = (x.to(DEVICE).requires_grad_() for x in tensors(27, 0, pos, 2, 3, 5))
+    chosen = torch.eye(pos, dtype=torch.bool, device=DEVICE)
+    out = mk.linear_attention(q, k, v, intervene=chosen, c=2.0, metric_sets=[chosen], backend=backend)
+    assert [list(x.shape) for x in out] == [[0, pos, 2, 5], [0, 2, pos], [0, 2, 1, pos]]
+    grads = torch.autograd.grad(sum(x.sum() for x in out), (q, k, v))
+    assert [g.shape for g in grads] == [q.shape, k.shape, v.shape]
+    h = q.detach().flatten(2)
+    for measure in (mk.pairwise_cosine, mk.mean_pairwise_cosine):  # a mean over no sample has no value
+        with pytest.raises(ValueError, match="empty"):
+            measure(h, backend=backend)
+
+
 def test_masses_are_sums_of_magnitudes():
     q, k, v, _ = (x.to(DEVICE) for x in tensors(19, 2, 33, 1, 16, 16))
     everything, nothing = torch.ones(33, 33).bool().to(DEVICE), torch.zeros(33, 33).bool().to(DEVICE)

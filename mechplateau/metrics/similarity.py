@@ -38,14 +38,18 @@ def cosine_matrix(
 
 
 def mean_cosine(
-    matrix: Float[Tensor, "n_outputs n_outputs"], pairs: Bool[Tensor, "n_outputs n_outputs"]
+    matrix: Float[Tensor, "n_outputs n_outputs"],
+    pairs: Bool[Tensor, "n_outputs n_outputs"],
+    n_pairs: int | None = None,
 ) -> Float[Tensor, ""] | None:
     """COS: mean of `matrix[i, j]` over the pairs i > j with `pairs[i, j]`.
 
     Args:
         matrix: from `cosine_matrix`.
-        pairs: which pairs count; entries on and above the diagonal are ignored. Keep it on the CPU: whether
-            there is any pair is read from it, and on a GPU that would wait for all work in flight.
+        pairs: which pairs count; entries on and above the diagonal are ignored.
+        n_pairs: how many of them count, from `similarity.count_pairs`; None: they are counted, which waits for
+            all work in flight where `pairs` is on a GPU, and cannot be captured in a CUDA graph. With it given,
+            nothing is read back; `pairs` is then best on the device of `matrix`: it need not be copied there.
 
     Returns:
         0-d in [-1, 1] on the device of `matrix`; None where no pair counts.
@@ -57,11 +61,16 @@ def mean_cosine(
         raise ValueError(
             f"mean_cosine: expected pairs of the matrix's shape {list(matrix.shape)}; got {list(pairs.shape)}"
         )
-    below = pairs.tril(diagonal=-1)
-    n_pairs = int(below.sum())
+    if n_pairs is None:
+        n_pairs = count_pairs(pairs)
     if n_pairs == 0:
         return None
-    return torch.where(below.to(matrix.device), matrix, 0.0).sum() / n_pairs
+    return torch.where(pairs.tril(diagonal=-1).to(matrix.device), matrix, 0.0).sum() / n_pairs
+
+
+def count_pairs(pairs: Bool[Tensor, "n_outputs n_outputs"]) -> int:
+    """How many pairs i > j `mean_cosine` would run over, read on the host."""
+    return int(pairs.tril(diagonal=-1).sum())
 
 
 def cosine_per_output(

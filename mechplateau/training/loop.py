@@ -312,7 +312,8 @@ def torch_threads(number: int | None) -> Iterator[None]:
 def bfloat16_gains(device: torch.device) -> bool:
     """Whether the device multiplies bfloat16 natively."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        with torch.cuda.device(device):
+            return torch.cuda.is_bf16_supported(including_emulation=False)
     try:
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:

@@ -34,6 +34,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechplateau import metrics
+from mechplateau.metrics.similarity import count_pairs
 from mechplateau.models.records import Observation, Trainable, locations
 from mechplateau.tasks import Task
 from mechplateau.training.step import next_token_loss
@@ -58,7 +59,10 @@ class Measurer:
         self.task = task
         self.places = locations(n_layers) if where == "all" else ("final",)
         self.everywhere = where == "all"
-        self._pairs = {group: pairs.to(device) for group, pairs in task.collapse_pairs.items()}
+        # Counted here, once: a number read from the device at every call could not be captured in a CUDA graph.
+        self._pairs = {
+            group: (pairs.to(device), count_pairs(pairs)) for group, pairs in task.collapse_pairs.items()
+        }
         self._rows = torch.tensor(task.output_rows, device=device)
         self._targets = AttentionTargets(task, n_layers, device)
         self._names: tuple[str, ...] = ()
@@ -197,8 +201,8 @@ class Measurer:
         for place in self.places:
             hidden = seen.hidden[place][:, self._rows]
             matrix = metrics.cosine_matrix(hidden)
-            for group, pairs in self._pairs.items():
-                values[f"cos_{place}{_suffix(group)}"] = metrics.mean_cosine(matrix, pairs)
+            for group, (pairs, n_pairs) in self._pairs.items():
+                values[f"cos_{place}{_suffix(group)}"] = metrics.mean_cosine(matrix, pairs, n_pairs)
             if place == "final":
                 later = metrics.cosine_per_output(matrix)
                 if later is not None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 from mechplateau.models import build_model
-from mechplateau.tasks import MovingWindowSum, Permutation
+from mechplateau.tasks import MovingWindowSum, Permutation, Task
 from mechplateau.training import train
 from mechplateau.training.graphed import GraphedMeasurement, GraphedUpdate, has_hooks
 from mechplateau.training.measure import Measurer
 from mechplateau.training.optimizers import build_optimizer, set_learning_rate
+from mechplateau.training.step import update
 
 from .conftest import tiny
+from .test_task_columns import SIZES
 
 
 def model_and_optimizer(config, device="cpu", capturable=False):
@@ -87,6 +94,76 @@ def test_measurements_off_a_gpu_are_the_ordinary_ones(config):
     assert measurer.row_of(graphed(tokens), 3) == measurer.row(model, 3, tokens)
     both = (tokens, config.task.sample(5, seed=1))
     assert measurer.row_of(graphed(*both), 3) == measurer.row(model, 3, *both)
+
+
+class CaptureRules(TorchDispatchMode):
+    """What a CUDA graph capture refuses, on any device: reading a tensor on the host (also to learn a result's
+    size), tensors made of Python's numbers, and copies between the host and the device."""
+
+    FORBIDDEN = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal.default", "lift_fresh")
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = str(function)
+        assert not any(forbidden in name for forbidden in self.FORBIDDEN), name
+        target = (kwargs or {}).get("device")
+        assert "_to_copy" not in name or target is None or target.type == args[0].device.type, name
+        result = function(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor)]
+        if len({x.device.type for x in tensors}) > 1:
+            assert "copy" not in name, name
+            assert all(x.dim() == 0 for x in tensors if x.device.type == "cpu"), name
+        return result
+
+
+@pytest.fixture
+def meta(monkeypatch):
+    """The device without memory stands in for a GPU: what would read from one is an error there."""
+    device = torch.device("meta")
+    sample = Task.sample
+
+    def sample_there(task, batch, generator=None, device="cpu", **rest):
+        return sample(task, batch, generator, **rest).to(device)
+
+    monkeypatch.setattr(Task, "sample", sample_there)
+    # It knows no autocast, which is off here.
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    return device
+
+
+def rehearse(name, device):
+    """An update and both kinds of measurement under the rules; whether the latter can be captured at all."""
+    config = RunConfig.for_task(name, task=SIZES[name], model={"d_model": 8})
+    model, _ = model_and_optimizer(config)
+    model.to(device)
+    tokens, fresh = config.task.sample(4, device=device), config.task.sample(3, device=device)
+    # Adam's own step is torch's to keep to the rules.
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with CaptureRules():
+        update(model, optimizer, tokens, clip_norm=1.0)
+    for where in ("final", "all"):
+        measurer = Measurer(config.task, config.model.n_layers, where, device)
+        if measurer.fixed_shapes:
+            with CaptureRules():
+                assert len(measurer.numbers(model.eval(), tokens, fresh)) > 10
+    return measurer.fixed_shapes
+
+
+@pytest.mark.parametrize("name", sorted(SIZES))
+def test_nothing_is_read_back_in_what_is_captured(name):
+    assert rehearse(name, torch.device("cpu")) == (name != "permutation")
+
+
+def test_nothing_is_copied_between_host_and_device_in_what_is_captured(meta):
+    assert rehearse("mws", meta)
+
+
+def test_the_rules_of_a_capture_are_held(meta):
+    x = torch.ones(3, device=meta)
+    with CaptureRules():
+        x.add(torch.ones(()))
+        for forbidden in (x.nonzero, lambda: x.sum().item(), x.cpu, lambda: torch.ones(3).to(meta)):
+            with pytest.raises(AssertionError):
+                forbidden()
 
 
 def test_targets_that_vary_are_not_captured():

@@ -87,7 +87,7 @@ def differentiable(backward: Callable[..., Any], formula: Callable[..., Any]) ->
                 return formula(*(changed.get(i, x) for i, x in enumerate(arguments)))
 
             with full_precision(grads[0].device):
-                _, pull_back = torch.func.vjp(of_chosen, *(arguments[i] for i in chosen))
+                pull_back = torch.func.vjp(of_chosen, *(arguments[i] for i in chosen))[1]
                 pulled = dict(zip(chosen, pull_back(grads if len(grads) > 1 else grads[0]), strict=True))
             return tuple(pulled.get(i) for i in range(len(arguments)))
 

@@ -48,11 +48,9 @@ def _gradients_by_reference(
 
     # The products of a backward pass are autocast as well where it runs inside autocast.
     with full_precision(q.device):
-        results, pull_back = torch.func.vjp(outputs, q, k, v)
-        grads = (grad_output, grad_row, grad_set)
-        return pull_back(
-            tuple(torch.zeros_like(x) if g is None else g for x, g in zip(results, grads, strict=True))
-        )
+        results, pull_back = torch.func.vjp(outputs, q, k, v)[:2]
+        given = zip(results, (grad_output, grad_row, grad_set), strict=True)
+        return pull_back(tuple(torch.zeros_like(x) if g is None else g for x, g in given))
 
 
 def _options(dtype: torch.dtype, flags: tuple[Any, ...]) -> Options:

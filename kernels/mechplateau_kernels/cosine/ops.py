@@ -123,16 +123,15 @@ define_vmap("mean_cosine_backward", _first_folded(torch.ops.mechplateau.mean_cos
 
 def _pairwise_gradient(grad: Tensor, h: Tensor, per_sample: bool) -> Tensor:
     with full_precision(h.device):
-        _, pull_back = torch.func.vjp(lambda h: _pairwise_by_reference(h, per_sample), h)
-        return pull_back(grad)[0]
+        return torch.func.vjp(lambda h: _pairwise_by_reference(h, per_sample), h)[1](grad)[0]
 
 
 def _mean_gradient(grad: Tensor, h: Tensor, groups: Tensor, n_groups: int, n_pairs: int) -> Tensor:
+    def mean(h: Tensor) -> Tensor:
+        return reference.mean_cosine_of_groups(h, groups, n_groups, n_pairs)
+
     with full_precision(h.device):
-        _, pull_back = torch.func.vjp(
-            lambda h: reference.mean_cosine_of_groups(h, groups, n_groups, n_pairs), h
-        )
-        return pull_back(grad)[0]
+        return torch.func.vjp(mean, h)[1](grad)[0]
 
 
 _differentiable_pairwise_backward = differentiable(

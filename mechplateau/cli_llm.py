@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mechplateau.paths import local_path
+
 if TYPE_CHECKING:
     from mechplateau.llm import SeriesAnalysis
 
@@ -22,7 +24,7 @@ def _folder(text: str | Path) -> Path:
     """A folder's path; an empty name, such as that of a variable that is not set, is none."""
     if not str(text).strip():
         raise typer.BadParameter("expected a folder, got an empty name")
-    return Path(text)
+    return local_path(text)
 
 
 def llm(

@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mechplateau.errors import UserError
+from mechplateau.config import RunConfig
+from mechplateau.errors import CheckpointError, ConfigError, UserError
+from mechplateau.llm import load_prompts
+from mechplateau.models import load_reference_checkpoint
 from mechplateau.paths import local_path
+from mechplateau.views.embed import View
+from mechplateau.views.figure import PaperFigure
 
 
 def test_a_tilde_is_the_home_folder_and_nothing_else_is_changed(monkeypatch):
@@ -18,3 +23,17 @@ def test_a_tilde_is_the_home_folder_and_nothing_else_is_changed(monkeypatch):
         assert local_path(name) == Path(name)
     with pytest.raises(UserError, match="expected a path, got ''"):
         local_path("")
+
+
+def test_whatever_takes_a_path_takes_it_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "prompts.txt").write_text("one\ntwo\n")
+    assert load_prompts("~/prompts.txt") == ["one", "two"]
+    assert View("", []).save("~/view.html") == tmp_path / "view.html"
+    assert PaperFigure(width=1, height=1).save("~/figure.png") == tmp_path / "figure.png"
+    assert (tmp_path / "figure.png").is_file()
+    with pytest.raises(CheckpointError, match=f"{tmp_path}/none.pt: no such file"):
+        load_reference_checkpoint("~/none.pt")
+    init = {"kind": "optimal_init", "parts": "KQ", "source": "~/none.safetensors"}
+    with pytest.raises(ConfigError, match=f"{tmp_path}/none.safetensors: no such file"):
+        RunConfig.for_task("mws", interventions=[init])

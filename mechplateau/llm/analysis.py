@@ -23,6 +23,7 @@ from mechplateau.llm.sources import Source, open_source
 from mechplateau.llm.store import Example, StepRecord, Store
 from mechplateau.llm.table import build_table, write_table
 from mechplateau.llm.verdicts import Known, judge
+from mechplateau.paths import local_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,10 +114,10 @@ def analyze_series(
     texts = _prompts(prompts, config)
     if not texts and not identity_only:
         raise ConfigError("prompts: expected at least one, got none")
-    store = Store(Path(folder), _settings(place, config, texts)) if folder is not None else None
+    store = Store(local_path(folder), _settings(place, config, texts)) if folder is not None else None
     final = listing.final or listing.revisions[-1]
     labels = list(dict.fromkeys([*(revision.label for revision in chosen), final.label]))
-    job = _Job(place, config, texts, Path(tokenizer) if tokenizer else None, identity_only, labels)
+    job = _Job(place, config, texts, local_path(tokenizer) if tokenizer else None, identity_only, labels)
 
     records: dict[str, StepRecord] = {}
     broken: dict[str, str] = {}
@@ -183,7 +184,7 @@ def analysis_folder(
     text = _settings(place, config, _prompts(prompts, config))
     # 60 characters, of up to 4 bytes, leave room below the 255 bytes of a file's name.
     name = re.sub(r"[^\w.-]+", "-", Path(place.name).name)[:60]
-    return Path(runs_dir) / f"llm-{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return local_path(runs_dir) / f"llm-{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from mechplateau.errors import ConfigError, RunError
+from mechplateau.paths import local_path
 from mechplateau.runs.files import explained, write_text
 from mechplateau.schema import Config
 
@@ -86,7 +87,7 @@ def train_demo(
         ConfigError: the folder holds something else, or this Python comes without the source of its library.
         RunError: the disk is full, or another process is training into the folder.
     """
-    folder = Path(folder)
+    folder = local_path(folder)
     with _alone(folder):
         return _train_into(folder, config or DemoConfig(), progress)
 

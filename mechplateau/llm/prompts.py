@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mechplateau.errors import ConfigError
+from mechplateau.paths import local_path
 
 _T = TypeVar("_T")
 
@@ -32,11 +33,10 @@ def load_prompts(source: str | Path = DEFAULT) -> list[str]:
         return _lines(files("mechplateau.llm").joinpath("questions.txt").read_text(encoding="utf-8"))
     if source == ARC_EASY:
         return _arc_easy()
-    path = Path(source)
     try:
         # utf-8-sig: a mark at the beginning, which some editors write, is not part of the first prompt.
-        prompts = _lines(path.read_text(encoding="utf-8-sig"))
-    # ValueError: also a name with a zero byte.
+        prompts = _lines(local_path(source).read_text(encoding="utf-8-sig"))
+    # ValueError: also an empty name, or one with a zero byte.
     except (OSError, ValueError) as error:
         reason = (
             "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", error)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import torch
@@ -21,6 +20,7 @@ from mechplateau.errors import CheckpointError, ConfigError
 from mechplateau.models.config import ModelConfig
 from mechplateau.models.interventions import Handle, Intervention, register_intervention
 from mechplateau.models.safe_files import load_tensors
+from mechplateau.paths import local_path
 from mechplateau.tasks import Task
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class _FromFile(Intervention):
             and _readable(data.get("parts", ()))
         ):
             try:
-                taken = cls.taken_from(load_tensors(Path(data["source"])), data)
+                taken = cls.taken_from(load_tensors(local_path(data["source"])), data)
             except (CheckpointError, ConfigError) as error:
                 message = str(error)
                 raise ValueError(message if message.startswith("parts: ") else f"source: {message}") from None
@@ -172,7 +172,7 @@ class _FromFile(Intervention):
         Raises:
             CheckpointError: the source is gone, or holds others than those recorded.
         """
-        taken = self.taken_from(load_tensors(Path(self.source)), self.model_dump())
+        taken = self.taken_from(load_tensors(local_path(self.source)), self.model_dump())
         if content_hash(taken) != self.sha256:
             raise CheckpointError(
                 f"{self.source}: its tensors are not those recorded (sha256 {self.sha256[:12]}…); restore the file, "

@@ -13,6 +13,7 @@ from transformer_lens.components import MLP, Embed, LayerNorm, PosEmbed, Transfo
 from transformer_lens.hook_points import HookPoint
 
 import mechplateau.models.lens  # noqa: F401 (before TransformerLens: says what to install)
+from mechplateau.models.tokens import require_length
 
 
 def observed(*points: HookPoint) -> bool:
@@ -51,6 +52,8 @@ class RepeatedPosEmbed(PosEmbed):
         past_kv_pos_offset: int = 0,
         attention_mask: Int[Tensor, "batch offset_pos"] | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
+        n_ctx = self.cfg.n_ctx
+        require_length(past_kv_pos_offset + tokens.shape[1], n_ctx, n_ctx)
         if attention_mask is not None and not bool(attention_mask.all()):
             return super().forward(tokens, past_kv_pos_offset, attention_mask)
         batch, length = tokens.shape

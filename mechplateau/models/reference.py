@@ -17,6 +17,7 @@ from mechplateau.errors import CheckpointError
 from mechplateau.models.config import AttentionKind, ModelConfig
 from mechplateau.models.safe_files import load_tensors
 from mechplateau.models.transformer import PlateauTransformer, load_weights
+from mechplateau.paths import local_path
 
 _MASK = re.compile(r"transformer\.h\.\d+\.attn\.bias")
 _NAMES = {
@@ -62,7 +63,7 @@ def load_reference_checkpoint(
     Raises:
         CheckpointError: no such file, unsafe, damaged, or not of this layout; names the tensor.
     """
-    path = Path(path)
+    path = local_path(path)
     if isinstance(n_heads, bool) or not isinstance(n_heads, int):
         raise CheckpointError(f"n_heads: expected a whole number, got {n_heads!r}")
     if attention not in ("linear", "softmax"):

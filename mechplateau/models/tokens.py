@@ -41,10 +41,8 @@ def require_tokens(
             f"{name}: expected [batch, seq] with at least {shortest} token{'s' * (shortest > 1)} each, got "
             f"{list(tokens.shape)}"
         )
-    if n_ctx is not None and tokens.shape[1] - unseen > n_ctx:
-        raise UserError(
-            f"{name}: this model sees {n_ctx} positions (n_ctx), got sequences of {tokens.shape[1]} tokens"
-        )
+    if n_ctx is not None:
+        require_length(tokens.shape[1], n_ctx + unseen, n_ctx, name)
     if vocab_size is not None:
         low, high = int(tokens.min()), int(tokens.max())
         if low < 0 or high >= vocab_size:
@@ -54,4 +52,12 @@ def require_tokens(
             )
 
 
-__all__ = ["require_tokens"]
+def require_length(length: int, most: int, n_ctx: int, name: str = "tokens") -> None:
+    """Raise UserError for sequences of more than `most` tokens, of which the model sees `n_ctx`."""
+    if length > most:
+        raise UserError(
+            f"{name}: this model sees {n_ctx} positions (n_ctx), got sequences of {length} tokens"
+        )
+
+
+__all__ = ["require_length", "require_tokens"]

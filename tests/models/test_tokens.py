@@ -28,6 +28,9 @@ def test_sequences_longer_than_the_model_sees(model, tokens):
         observe(model, wrong)
     with pytest.raises(UserError, match=f"prompt{message}"):
         generate(model, wrong, 1)
+    for run in (model, model.run_with_cache, lambda tokens: model.run_with_hooks(tokens, fwd_hooks=[])):
+        with pytest.raises(UserError, match=f"tokens{message}"):
+            run(wrong)
 
 
 @pytest.mark.parametrize(

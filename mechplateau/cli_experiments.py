@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mechplateau.devices import TRAINABLE, device_named
 from mechplateau.errors import UserError
 from mechplateau.paths import PATH_OPTION
 
@@ -134,7 +135,7 @@ def _make(
     from mechplateau.experiments.figures import FIGURES
     from mechplateau.experiments.making import all_recipes, make_figure
     from mechplateau.experiments.training import ensure
-    from mechplateau.training.loop import MOST_THREADS, device_named
+    from mechplateau.training.loop import MOST_THREADS
     from mechplateau.training.sweep import cores
 
     if jobs < 1:
@@ -142,7 +143,7 @@ def _make(
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise UserError(f"--threads: expected 1 to {MOST_THREADS}, got {threads}")
     several = _seeds(seeds)
-    device_named(device)
+    device_named(device, TRAINABLE)
     # Before anything is trained, so that hours of it are not followed by a figure that cannot be written.
     for option, folder in (("--runs-dir", runs_dir), ("--out", out)):
         _make_folder(option, folder)

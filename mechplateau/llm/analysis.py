@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechplateau.devices import device_named
 from mechplateau.errors import CheckpointError, ConfigError
 from mechplateau.llm.config import SeriesConfig
 from mechplateau.llm.identity import Identity
@@ -213,10 +214,9 @@ class _Job:
         identity_only: bool,
         labels: Sequence[str],
     ) -> None:
-        from mechplateau.llm.loading import torch_device
         from mechplateau.llm.tokens import Tokenization
 
-        torch_device(config.device)
+        device_named(config.device)
         self.place, self.config, self.prompts = place, config, prompts
         self.tokenization = None if identity_only else Tokenization(place, prompts, tokenizer, labels)
 

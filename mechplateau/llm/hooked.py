@@ -12,6 +12,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechplateau.devices import device_named
 from mechplateau.errors import CheckpointError, ConfigError
 
 if TYPE_CHECKING:
@@ -54,13 +55,14 @@ def load_hooked(
         log-probabilities (nats) from those of transformers' model on the comparison's tokens.
 
     Raises:
-        ConfigError: no such step.
+        ConfigError: no such step, or no such device here.
         CheckpointError: the checkpoint cannot be had or read, is of another architecture than GPT-NeoX and
             OLMo-2, or the two models differ by more than 1e-4.
     """
     from mechplateau.llm.loading import has_tokenizer, load_model, load_tokenizer
     from mechplateau.llm.weights import read_weights
 
+    device_named(device)
     folder, tokenizer_folder = _find(source, step, stage)
     reference = load_model(folder, read_weights(folder), device=device)
     model = _build(folder, reference, device)
@@ -100,8 +102,10 @@ def _find(source: str | Path | Source, step: int | str | None, stage: int | None
 
 def _build(folder: Path, reference: PreTrainedModel, device: str) -> HookedTransformer:
     import torch
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
+    from transformer_lens import HookedTransformerConfig
     from transformer_lens.pretrained.weight_conversions import convert_neox_weights, convert_olmo2_weights
+
+    from mechplateau.models.hooks import WatchedHooks
 
     converters = {
         "gpt_neox": (_neox_sizes, convert_neox_weights),
@@ -125,7 +129,7 @@ def _build(folder: Path, reference: PreTrainedModel, device: str) -> HookedTrans
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        model = HookedTransformer(config)
+        model = WatchedHooks(config)
     state = {name: tensor.detach().clone() for name, tensor in convert(reference, model.cfg).items()}
     # What remains are the tables of a model without weights (masks, rotary angles), which it has made itself.
     tables = {name: tensor for name, tensor in model.state_dict().items() if name not in state}

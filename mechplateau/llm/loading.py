@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechplateau.errors import CheckpointError, ConfigError
+from mechplateau.devices import device_named
+from mechplateau.errors import CheckpointError
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -41,7 +41,7 @@ def load_model(
     import torch
     import transformers
 
-    where = torch_device(device)
+    where = device_named(device)
     config = _read_config(folder)
     architectures = transformers.MODEL_FOR_CAUSAL_LM_MAPPING
     if type(config) not in architectures:
@@ -119,23 +119,6 @@ def end_of_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | Non
         if known:
             return [int(i) for i in known]
     return []
-
-
-def torch_device(name: str) -> torch.device:
-    """A torch device, checked to be there.
-
-    Raises:
-        ConfigError: an unknown name, or a device this machine does not have.
-    """
-    import torch
-
-    try:
-        device = torch.device(name)
-        # Some names stand for devices without memory (meta): numbers must come back.
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"device: {name!r} cannot be used here ({_first_line(error)})") from None
-    return device
 
 
 def _read_config(folder: Path) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.modules import module as torch_module
 from transformer_lens.components import MLP, Embed, LayerNorm, PosEmbed, TransformerBlock
 from transformer_lens.hook_points import HookPoint
 
@@ -17,9 +18,17 @@ from mechplateau.models.tokens import require_length
 
 
 def observed(*points: HookPoint) -> bool:
-    """Whether any of the hook points carries a hook, TransformerLens's or PyTorch's own."""
-    return any(
-        point._forward_hooks or point._forward_pre_hooks or point._backward_hooks or point._backward_pre_hooks
+    """Whether somebody looks at one of the hook points.
+
+    That is: a hook of TransformerLens's or PyTorch's own, on the point or on all modules at once, or a `forward` put
+    into the point itself (as nnsight does).
+    """
+    return bool(torch_module._has_any_global_hook()) or any(
+        point._forward_hooks
+        or point._forward_pre_hooks
+        or point._backward_hooks
+        or point._backward_pre_hooks
+        or "forward" in point.__dict__
         for point in points
     )
 
@@ -51,13 +60,17 @@ class RepeatedPosEmbed(PosEmbed):
         tokens: Int[Tensor, "batch pos"],
         past_kv_pos_offset: int = 0,
         attention_mask: Int[Tensor, "batch offset_pos"] | None = None,
-    ) -> Float[Tensor, "batch pos d_model"]:
-        n_ctx = self.cfg.n_ctx
-        require_length(past_kv_pos_offset + tokens.shape[1], n_ctx, n_ctx)
-        if attention_mask is not None and not bool(attention_mask.all()):
-            return super().forward(tokens, past_kv_pos_offset, attention_mask)
+    ) -> Float[Tensor, "batch new_pos d_model"]:
         batch, length = tokens.shape
-        return self.W_pos[past_kv_pos_offset : past_kv_pos_offset + length].repeat(batch, 1, 1)
+        end = past_kv_pos_offset + length
+        if attention_mask is not None:
+            # The mask says how long the sequence is: TransformerLens's `generate` gives all tokens at every step.
+            end = attention_mask.shape[1]
+            if not bool(attention_mask.all()):
+                require_length(int(attention_mask.sum(dim=1).max()), self.cfg.n_ctx, self.cfg.n_ctx)
+                return super().forward(tokens, past_kv_pos_offset, attention_mask)
+        require_length(end, self.cfg.n_ctx, self.cfg.n_ctx)
+        return self.W_pos[past_kv_pos_offset:end].repeat(batch, 1, 1)
 
 
 class FusedGeluMLP(MLP):

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Int
 from pydantic import Field
 from torch import Tensor
 
+from mechplateau.devices import device_named
 from mechplateau.errors import ConfigError, UserError
 from mechplateau.schema import Config, whole_number
 
@@ -135,7 +136,7 @@ class Task(Config):
         batch = whole_number(batch, "batch")
         if batch < 1:
             raise ConfigError(f"batch: expected at least 1 sequence, got {batch}")
-        place = torch.device(device)
+        place = device if isinstance(device, torch.device) else device_named(device)
         if generator is None:
             return self._checked(self._sample(batch, _generator(place, seed), place), batch)
         if seed is not None:

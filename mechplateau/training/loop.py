@@ -17,6 +17,7 @@ import torch
 
 import mechplateau_kernels as mk
 from mechplateau.config import RunConfig
+from mechplateau.devices import TRAINABLE, device_named
 from mechplateau.errors import UserError
 from mechplateau.metrics.accuracy import SOLVED
 from mechplateau.models.interventions import Handle, Intervention
@@ -93,7 +94,7 @@ def check_request(
     config: RunConfig, device: str, threads: int | None = None, cuda_graph: bool = False
 ) -> torch.device:
     """The device, once everything asked of `train` is known to be possible here; else a UserError."""
-    place = device_named(device)
+    place = device_named(device, TRAINABLE)
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise UserError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
     if config.training.precision == "bfloat16" and not bfloat16_gains(place):
@@ -319,23 +320,6 @@ def bfloat16_gains(device: torch.device) -> bool:
     except OSError:
         return False
     return "avx512_bf16" in flags or "amx_bf16" in flags
-
-
-def device_named(name: str) -> torch.device:
-    """The device of this name; a UserError where it is not there."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"device: expected cpu, cuda or cuda:N, got {name!r}") from None
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"device: expected cpu, cuda or cuda:N, got {name!r}")
-    if device.type == "cuda" and (
-        not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()
-    ):
-        raise UserError(
-            f"device: {name} is not there (this machine has {torch.cuda.device_count()} CUDA devices)"
-        )
-    return device
 
 
 def _part(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:

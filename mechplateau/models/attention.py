@@ -25,15 +25,14 @@ import mechplateau_kernels as mk
 from mechplateau.models.layers import observed
 from mechplateau.models.records import AttentionRecord
 
+_BUFFERS = ("mask", "IGNORE")
+
 
 class MaskedAttention(Attention):
     """What linear and softmax attention share: the order of the hooks, the factor on Ω, the record."""
 
     def __init__(self, cfg, attn_type="global", layer_id=None):
         super().__init__(cfg, attn_type, layer_id)
-        # The two buffers hold no weights: a state dict is the parameters, nothing else.
-        self.register_buffer("mask", self.mask, persistent=False)
-        self.register_buffer("IGNORE", self.IGNORE, persistent=False)
         self.scale_set: Bool[Tensor, "query key"] | None = None
         self.scale_factor: float = 1.0
         self.record: AttentionRecord | None = None
@@ -176,6 +175,13 @@ def _project(
 class LinearAttention(MaskedAttention):
     """A = causal(QKᵀ / √d_head): zeros above the diagonal, no softmax, no normalization."""
 
+    def __init__(self, cfg, attn_type="global", layer_id=None):
+        super().__init__(cfg, attn_type, layer_id)
+        # TransformerLens's two buffers hold no weights. Without them in the state dict, a plain HookedTransformer,
+        # whose attention is softmax, refuses to load it strictly.
+        for name in _BUFFERS:
+            self.register_buffer(name, getattr(self, name), persistent=False)
+
     def _fusible(self) -> bool:
         return not observed(self.hook_attn_scores, self.hook_pattern)
 
@@ -188,6 +194,11 @@ class LinearAttention(MaskedAttention):
 
 class SoftmaxAttention(MaskedAttention):
     """The usual causal softmax attention. A row with nothing to attend to is all zero."""
+
+    def _load_from_state_dict(self, state_dict, prefix, *rest):
+        """As torch's; the two buffers may be there or not, in any size (older versions save a whole mask)."""
+        state_dict.update({prefix + name: getattr(self, name) for name in _BUFFERS})
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def mask_scores(self, scores: Tensor, allowed: Tensor) -> Tensor:
         return scores.masked_fill(~allowed, -torch.inf)

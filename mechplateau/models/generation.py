@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformer_lens.utilities import get_attention_mask
 
 from mechplateau.errors import UserError
 from mechplateau.models.observation import observe
@@ -27,8 +28,8 @@ def generate(
     eval) and gradients are left as they are.
 
     Raises:
-        UserError: no token is asked for, prompt and outputs are longer than the model's n_ctx, or the prompt is not of
-            tokens `[batch, prompt]` that the model knows.
+        UserError: no token is asked for, prompt and outputs are longer than the model's n_ctx, or the prompt is padded
+            or not of tokens `[batch, prompt]` that the model knows.
     """
     if n_outputs < 1:
         raise UserError(f"n_outputs: expected at least 1, got {n_outputs}")
@@ -37,6 +38,10 @@ def generate(
         raise UserError(
             f"n_outputs: expected at most {model.cfg.n_ctx - prompt.shape[1] + 1} after {prompt.shape[1]} prompt "
             f"tokens (n_ctx = {model.cfg.n_ctx}), got {n_outputs}"
+        )
+    if model.tokenizer is not None and not bool(get_attention_mask(model.tokenizer, prompt, False).all()):
+        raise UserError(
+            "prompt: expected no padding, got some; give each prompt by itself, or use model.generate, which knows it"
         )
     seen = observe(model, prompt, at=())
     return generate_on(model, seen, prompt.shape[1], n_outputs)

@@ -20,6 +20,7 @@ from mechplateau.models.transformer import PlateauTransformer, load_weights
 from mechplateau.paths import local_path
 
 _MASK = re.compile(r"transformer\.h\.\d+\.attn\.bias")
+_FUSED = re.compile(r"transformer\.h\.\d+\.attn\.c_attn\.(weight|bias)")
 _NAMES = {
     "transformer.wte.weight": "embed.W_E",
     "transformer.wpe.weight": "pos_embed.W_pos",
@@ -70,6 +71,7 @@ def load_reference_checkpoint(
         raise CheckpointError(f"attention: expected linear or softmax, got {attention!r}")
     given = load_tensors(path)
     blocks = sorted({int(m[1]) for name in given if (m := re.match(r"transformer\.h\.(\d+)\.", name))})
+    _check_layout(given, path)
     if "transformer.wte.weight" not in given or "transformer.wpe.weight" not in given or not blocks:
         raise CheckpointError(
             f"{path}: not a checkpoint of the paper's code: expected tensors transformer.wte.weight, "
@@ -96,6 +98,26 @@ def load_reference_checkpoint(
     model = PlateauTransformer(config, vocab_size, n_ctx)
     load_weights(model, _translate(given, n_heads, path), str(path))
     return model.eval()
+
+
+def _check_layout(given: Mapping[str, Tensor], path: Path) -> None:
+    """Name the layouts that are often taken for this one."""
+    fused = [name for name in given if _FUSED.fullmatch(name)]
+    if fused:
+        raise CheckpointError(
+            f"{path}: {fused[0]} holds queries, keys and values in one tensor (nanoGPT's layout); expected attn.Q, "
+            "attn.K and attn.V: split it in three, in this order, along its first dimension"
+        )
+    if "embed.W_E" in given and not any(name.startswith("transformer.") for name in given):
+        if "ln_final.w" in given:
+            raise CheckpointError(
+                f"{path}: holds TransformerLens's names (embed.W_E, …), not the paper's; read it with torch.load and "
+                "give it to the load_state_dict of a model from build_model"
+            )
+        raise CheckpointError(
+            f"{path}: holds folded weights (TransformerLens's names, no gains and biases of LayerNorms): the trained "
+            "model cannot be had from them; give the file as it was before processing"
+        )
 
 
 def _translate(given: Mapping[str, Tensor], n_heads: int, path: Path) -> dict[str, Tensor]:

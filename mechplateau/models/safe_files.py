@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mechplateau.errors import CheckpointError
+from mechplateau.models.weights import plain_names
 
 # Losses and accuracies are often saved as NumPy scalars; rebuilding one runs no foreign code.
 _scalar = np.float64(0).__reduce__()[0]
@@ -28,7 +29,8 @@ _NUMPY_SCALARS: list[Any] = [
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """The named tensors of a safetensors or torch file, on the CPU.
 
-    A torch file may hold the state dict itself or a dict with it under `model` (or `state_dict`).
+    A torch file may hold the state dict itself or a dict with it under `model`, `state_dict` or `model_state_dict`.
+    Prefixes of wrappers (`_orig_mod.`, `module.`) are taken off the names.
 
     Raises:
         CheckpointError: missing, damaged, without tensors, or a pickle that asks for anything but tensors
@@ -42,7 +44,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from None
     if path.suffix == ".safetensors":
         try:
-            return load_file(path, device="cpu")
+            return _plain(load_file(path, device="cpu"), path)
         except (SafetensorError, OSError, ValueError) as error:
             raise CheckpointError(
                 f"{path}: damaged, or not a safetensors file ({_first_line(error)})"
@@ -62,7 +64,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
                 "ask for a safetensors file"
             ) from None
         raise CheckpointError(f"{path}: damaged, or not a torch file ({_first_line(error)})") from None
-    for key in ("model", "state_dict"):
+    for key in ("model", "state_dict", "model_state_dict"):
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     tensors = (
@@ -79,7 +81,14 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
             raise CheckpointError(
                 f"{path}: {name} is sparse, quantized or without data; expected a plain tensor"
             )
-    return tensors
+    return _plain(tensors, path)
+
+
+def _plain(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
+    try:
+        return plain_names(tensors)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
 
 
 def _first_line(error: Exception) -> str:

@@ -3,26 +3,34 @@
 Same parameter names, hook points and caches as any HookedTransformer. What differs: the attention component
 (linear or softmax, see `attention`), the paper's initialization from a generator of its own, strict loading,
 and the refusal of weight processing that would silently change what linear attention computes.
+
+`cfg.attn_types` is a list of "linear" where attention is linear (and `use_local_attn` on, which makes TransformerLens
+read it): a plain HookedTransformer with that cfg, whose attention could only be softmax, says "Invalid attention type:
+linear". With softmax attention the cfg is a plain one.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from transformer_lens import HookedTransformerConfig
 from transformer_lens.components import LayerNormPre, TransformerBlock
+from transformer_lens.utilities import warn_if_mps
 from transformer_lens.weight_processing import ProcessWeights
 
+from mechplateau.devices import device_named
 from mechplateau.errors import UserError
 from mechplateau.models import processing
 from mechplateau.models.attention import LinearAttention, SoftmaxAttention
 from mechplateau.models.config import ModelConfig
 from mechplateau.models.generation import generate_on
+from mechplateau.models.hooks import WatchedHooks
 from mechplateau.models.labels import LabeledTokens
 from mechplateau.models.layers import (
     FusedLayerNorm,
@@ -31,19 +39,25 @@ from mechplateau.models.layers import (
     RepeatedPosEmbed,
     replace_components,
 )
+from mechplateau.models.lens_generation import LensGeneration
 from mechplateau.models.observation import observe
 from mechplateau.models.records import Observation
-from mechplateau.models.weights import check_fits
+from mechplateau.models.weights import check_fits, plain_names
 
 INIT_STD = 0.02
 
+_RAW_ATTRIBUTION = (
+    "attribution by cache.logit_attrs leaves the last LayerNorm's gain and bias out while weights are raw; call "
+    "model.process_weights_() first, or use mechplateau.circuits.attribute_logits"
+)
+_BUFFER = re.compile(r"blocks\.\d+\.attn\.(mask|IGNORE)")
 _ROWS_SUM_TO_ONE = (
     "{step} assumes that attention rows sum to 1; linear attention's do not, so it would change what the model "
     "computes. Leave it out ({step}=False): fold_ln, center_writing_weights and center_unembed are exact"
 )
 
 
-class PlateauTransformer(LabeledTokens):
+class PlateauTransformer(LabeledTokens, LensGeneration, WatchedHooks):
     """A HookedTransformer with linear or softmax attention, built by `build_model`.
 
     Attributes:
@@ -65,7 +79,7 @@ class PlateauTransformer(LabeledTokens):
             positional_embedding_type="standard",
             init_weights=False,
             default_prepend_bos=False,
-            device=str(device),
+            device=str(device_named(device)),
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -82,6 +96,9 @@ class PlateauTransformer(LabeledTokens):
         self.ln_final = FusedLayerNorm(self.cfg)
         self.unembed.b_U.requires_grad_(False)
         self._processed = False
+        self._warned_of_raw_weights = False
+        if config.attention == "linear":
+            cfg.use_local_attn, cfg.attn_types, cfg.window_size = True, ["linear"] * config.n_layers, n_ctx
         self.setup()
 
     def load_and_process_state_dict(
@@ -118,9 +135,7 @@ class PlateauTransformer(LabeledTokens):
             "refactor_factored_attn_matrices": refactor_factored_attn_matrices,
         }
         self._refuse_steps(asked)
-        weights = {
-            name: t for name, t in state_dict.items() if name.rpartition(".")[2] not in ("mask", "IGNORE")
-        }
+        weights = {name: t for name, t in plain_names(state_dict).items() if not _BUFFER.fullmatch(name)}
         check_fits(weights, parameters_of(self), "the state dict")
         n_layers = self.cfg.n_layers
         if fold_ln and self.cfg.normalization_type == "LN":
@@ -149,6 +164,37 @@ class PlateauTransformer(LabeledTokens):
         for block in self.blocks:
             block.ln1, block.ln2 = LayerNormPre(self.cfg), LayerNormPre(self.cfg)
         self.setup()
+
+    def to(self, *args: Any, print_details: bool = True, **kwargs: Any) -> Self:
+        """As PyTorch's, with any of device and dtype (`print_details` has no effect: nothing is printed).
+
+        Raises:
+            ConfigError: the device is not there.
+        """
+        if len(args) > 1 and isinstance(args[1], bool):  # TransformerLens's second argument
+            args = (args[0], *args[2:])
+        device, *_ = torch._C._nn._parse_to(*args, **kwargs)
+        if device is not None and device.type != "meta":
+            warn_if_mps(device_named(device))
+        return torch.nn.Module.to(self, *args, **kwargs)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Self:
+        """Whatever moves or casts the weights goes through here: `cfg` says where and what they are."""
+        super()._apply(*args, **kwargs)
+        weight = self.embed.W_E
+        self.cfg.device, self.cfg.dtype = str(weight.device), weight.dtype
+        return self
+
+    def tokens_to_residual_directions(self, tokens: Any) -> Tensor:
+        """As TransformerLens's: columns of W_U. On raw weights, warns once (see `_RAW_ATTRIBUTION`)."""
+        if not self._warned_of_raw_weights and self._final_norm_acts():
+            self._warned_of_raw_weights = True
+            warnings.warn(_RAW_ATTRIBUTION, UserWarning, stacklevel=3)
+        return super().tokens_to_residual_directions(tokens)
+
+    def _final_norm_acts(self) -> bool:
+        gain, bias = getattr(self.ln_final, "w", None), getattr(self.ln_final, "b", None)
+        return gain is not None and bias is not None and bool((gain != 1).any() | (bias != 0).any())
 
     def fold_value_biases(self, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
         self._refuse_steps({"fold_value_biases": True})
@@ -216,8 +262,7 @@ def build_model(
             elif kind.startswith("b_"):
                 parameter.zero_()
     # The layer norms' w and b hold 1 and 0 from their construction.
-    model.to(device, print_details=False)
-    return model
+    return model.to(device)
 
 
 def load_weights(model: PlateauTransformer, tensors: Mapping[str, Tensor], source: str) -> None:
@@ -234,8 +279,11 @@ def load_weights(model: PlateauTransformer, tensors: Mapping[str, Tensor], sourc
 
 
 def parameters_of(model: PlateauTransformer) -> dict[str, Tensor]:
-    """All parameters by TransformerLens's names (the fixed b_U too), without the buffers that hold no weights."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    """All parameters by TransformerLens's names (the fixed b_U too), without the buffers that hold no weights.
+
+    A compiled or wrapped model's are those of the model inside.
+    """
+    return plain_names({name: parameter.detach() for name, parameter in model.named_parameters()})
 
 
 __all__ = ["PlateauTransformer", "build_model", "load_weights", "parameters_of"]

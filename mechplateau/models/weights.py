@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import TypeVar
 
 from torch import Tensor
 
 from mechplateau.errors import CheckpointError
+
+_Value = TypeVar("_Value")
+_NORM = re.compile(r"(ln_final|blocks\.\d+\.ln[12])\.[wb]")
+
+
+def plain_names(tensors: Mapping[str, _Value]) -> dict[str, _Value]:
+    """Names without what `torch.compile` (`_orig_mod.`) and data parallelism (`module.` in front of all) add.
+
+    Raises:
+        CheckpointError: two names become the same.
+    """
+    plain: dict[str, _Value] = {}
+    wrapped = bool(tensors) and all(_compiled(name).startswith("module.") for name in tensors)
+    for name, tensor in tensors.items():
+        short = _compiled(name)
+        if wrapped:
+            short = _compiled(short.removeprefix("module."))
+        if short in plain:
+            raise CheckpointError(
+                f"{name} stands twice, with and without the prefix of a wrapper: which one counts?"
+            )
+        plain[short] = tensor
+    return plain
+
+
+def _compiled(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
 
 
 def check_fits(given: Mapping[str, Tensor], expected: Mapping[str, Tensor], source: str) -> None:
@@ -15,6 +44,12 @@ def check_fits(given: Mapping[str, Tensor], expected: Mapping[str, Tensor], sour
     Raises:
         CheckpointError: one line naming each missing, unknown, misshapen or mistyped tensor.
     """
+    norms = {name for name in expected if _NORM.fullmatch(name)}
+    if norms and not norms & set(given) and set(given) == set(expected) - norms:
+        raise CheckpointError(
+            f"{source} holds folded weights (no gains and biases of LayerNorms): hidden states and gradients are then "
+            "not the trained model's; give the weights as they were before process_weights_"
+        )
     problems = []
     if missing := sorted(set(expected) - set(given)):
         problems.append(f"missing {', '.join(missing)}")

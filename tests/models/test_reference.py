@@ -16,6 +16,8 @@ from torch import nn
 
 import mechplateau
 from mechplateau.errors import CheckpointError
+from mechplateau.models import build_model
+from mechplateau.models.transformer import load_weights, parameters_of
 
 VOCAB, N_CTX, WIDTH = 11, 9, 12
 
@@ -119,6 +121,56 @@ def test_a_bare_state_dict_and_safetensors_load_too(tmp_path, tokens):
     for name in ("bare.pt", "bare.safetensors"):
         model = mechplateau.load_reference_checkpoint(tmp_path / name)
         torch.testing.assert_close(model(tokens), original(tokens), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("key", ["model", "state_dict", "model_state_dict"])
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "_orig_mod.module.", "module._orig_mod."])
+def test_what_wrappers_add_to_names_is_taken_off(tmp_path, tokens, key, prefix):
+    original = ReferenceGPT()
+    state = {prefix + name: tensor.contiguous() for name, tensor in original.state_dict().items()}
+    torch.save({"step": 3, key: state}, tmp_path / "c.pt")
+    save_file(state, tmp_path / "c.safetensors")
+    for name in ("c.pt", "c.safetensors"):
+        model = mechplateau.load_reference_checkpoint(tmp_path / name)
+        torch.testing.assert_close(model(tokens), original(tokens), rtol=0, atol=1e-5)
+
+
+def test_a_name_with_and_without_a_prefix_is_an_error(tmp_path):
+    state = ReferenceGPT().state_dict()
+    state["_orig_mod.lm_head.weight"] = state["lm_head.weight"] + 1
+    torch.save(state, tmp_path / "c.pt")
+    with pytest.raises(CheckpointError, match=r"c\.pt: _orig_mod\.lm_head\.weight stands twice"):
+        mechplateau.load_reference_checkpoint(tmp_path / "c.pt")
+
+
+def test_a_folded_file_is_recognized(tmp_path, linear_model):
+    raw = {name: tensor.clone() for name, tensor in parameters_of(linear_model).items()}
+    torch.save(raw, tmp_path / "raw.pt")
+    with pytest.raises(CheckpointError, match=r"raw\.pt: holds TransformerLens's names"):
+        mechplateau.load_reference_checkpoint(tmp_path / "raw.pt")
+    linear_model.process_weights_()
+    folded = parameters_of(linear_model)
+    torch.save({"model_state_dict": folded}, tmp_path / "folded.pt")
+    with pytest.raises(CheckpointError, match=r"folded\.pt: holds folded weights"):
+        mechplateau.load_reference_checkpoint(tmp_path / "folded.pt")
+    fresh = build_model(linear_model.model_config, vocab_size=11, n_ctx=9)
+    with pytest.raises(CheckpointError, match=r"^the file holds folded weights"):
+        load_weights(fresh, folded, "the file")
+    with pytest.raises(CheckpointError, match=r"^the state dict holds folded weights"):
+        fresh.load_and_process_state_dict(linear_model.state_dict())
+
+
+@pytest.mark.parametrize("kind", ["weight", "bias"])
+def test_nanogpts_fused_projection_is_named(tmp_path, kind):
+    state = {
+        n: t for n, t in ReferenceGPT().state_dict().items() if ".attn.Q" not in n and ".attn.K" not in n
+    }
+    state[f"transformer.h.0.attn.c_attn.{kind}"] = torch.zeros(3 * WIDTH, WIDTH)
+    torch.save(state, tmp_path / "c.pt")
+    with pytest.raises(
+        CheckpointError, match=rf"transformer\.h\.0\.attn\.c_attn\.{kind} holds queries, keys and"
+    ):
+        mechplateau.load_reference_checkpoint(tmp_path / "c.pt")
 
 
 def test_the_wrong_kind_of_attention_gives_other_logits(tmp_path, tokens):

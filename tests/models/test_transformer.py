@@ -140,3 +140,37 @@ def test_processing_a_misnamed_state_dict_is_an_error(linear_model):
     state["blocks.0.attn.W_Q_"] = state.pop("blocks.0.attn.W_Q")
     with pytest.raises(CheckpointError, match=r"missing blocks\.0\.attn\.W_Q;"):
         linear_model.load_and_process_state_dict(state)
+
+
+def test_a_tensor_whose_name_only_ends_like_a_buffer_is_unknown(softmax_model):
+    state = {**softmax_model.state_dict(), "blocks.0.mlp.mask": torch.zeros(1)}
+    with pytest.raises(CheckpointError, match=r"unknown blocks\.0\.mlp\.mask"):
+        softmax_model.load_and_process_state_dict(state)
+
+
+def logit_attributions(model, tokens):
+    """By TransformerLens: each component's part of the right tokens' logits at the last position, and the logits."""
+    logits, cache = model.run_with_cache(tokens)
+    stack = cache.decompose_resid(mode="all")[:, :, -1:]
+    right = tokens[:, -1:]
+    parts = cache.logit_attrs(stack, right, pos_slice=slice(-1, None))
+    return parts, logits[:, -1:].gather(-1, right[..., None])[..., 0]
+
+
+def test_transformer_lens_attribution_on_raw_weights_warns_once(model, tokens):
+    with pytest.warns(UserWarning, match=r"leaves the last LayerNorm's gain and bias out.*process_weights_"):
+        parts, logits = logit_attributions(model, tokens)
+    assert (parts.sum(0) - logits).abs().max() > 0.1  # what the warning is about
+    again, _ = logit_attributions(model, tokens)  # warnings are errors here: it does not warn again
+    assert torch.equal(again, parts)
+
+
+def test_transformer_lens_attribution_on_processed_weights_is_exact(model, tokens):
+    model.process_weights_()
+    parts, logits = logit_attributions(model, tokens)
+    right = tokens[:, -1:]
+    torch.testing.assert_close(parts.sum(0) + model.b_U[right], logits, rtol=0, atol=1e-5)
+
+
+def test_a_fresh_model_has_no_final_gain_to_leave_out(tokens):
+    logit_attributions(build_model(ModelConfig(d_model=16), vocab_size=11, n_ctx=9), tokens)

@@ -74,7 +74,7 @@ def test_what_does_not_fit_is_one_line(arguments, options, message):
 
 def test_the_generator_must_be_where_the_data_is_made():
     with pytest.raises(ConfigError, match=r"generator: expected one on meta, .* got one on cpu"):
-        TASK.sample(3, torch.Generator(), "meta")
+        TASK.sample(3, torch.Generator(), torch.device("meta"))
 
 
 class Shorter(MovingWindowSum):

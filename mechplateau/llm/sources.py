@@ -150,11 +150,11 @@ class FolderSource:
             CheckpointError: there is none, or the folder cannot be read.
         """
         try:
+            entries = [path for path in self.path.iterdir() if not path.name.startswith(".")]
             names = [
                 path.name
-                for path in self.path.iterdir()
-                if (path.is_symlink() or path.is_dir() or _names_a_step(path.name))
-                and not path.name.startswith(".")
+                for path in entries
+                if path.is_symlink() or path.is_dir() or _names_a_step(path.name)
             ]
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read ({error.strerror})") from None
@@ -163,7 +163,7 @@ class FolderSource:
             hint = " (this is a single checkpoint: give the folder above it)" if self._is_checkpoint() else ""
             raise CheckpointError(
                 f"{self.path}: expected folders named by their steps, such as {STEP_NAMES}; "
-                f"{found(sorted(name for name in names if not _names_a_step(name)))}{hint}"
+                f"{found(sorted(path.name for path in entries))}{hint}"
             )
         return listing
 

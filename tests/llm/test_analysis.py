@@ -190,7 +190,9 @@ def test_folders_without_a_series_are_explained(make_series, tmp_path) -> None:
     expected = r"expected folders named by their steps, such as step512, checkpoint-500, .*; found "
     with pytest.raises(CheckpointError, match=expected + "none"):
         analyze_series(tmp_path / "empty")
-    for name in ("epoch1", "epoch2", "epoch3", "epoch4", "epoch5", "epoch6"):
+    # Files too: those of a run's own checkpoints, say.
+    (tmp_path / "empty" / "epoch1").write_text("x")
+    for name in ("epoch2", "epoch3", "epoch4", "epoch5", "epoch6"):
         (tmp_path / "empty" / name).mkdir()
     with pytest.raises(
         CheckpointError, match=expected + "'epoch1', 'epoch2', 'epoch3', 'epoch4' and 2 more$"

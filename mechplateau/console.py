@@ -22,12 +22,11 @@ from rich.table import Table
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import RunError
-from mechplateau.metrics.accuracy import SOLVED
 from mechplateau.reporting import run_view
 from mechplateau.runs import Run
 from mechplateau.training.loop import Row
 from mechplateau.training.sweep import SweepResult
-from mechplateau.views.summary import Peak, key_numbers, verdict
+from mechplateau.views.summary import SOLVED_LABEL, Peak, key_numbers, solved_text, verdict
 
 PLAIN_INTERVAL = 30.0
 """Seconds between lines where the output is a file or a pipe."""
@@ -101,7 +100,7 @@ def print_run(run: Run) -> None:
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     rows = [
         ("Step of the drop", _number(numbers.drop)),
-        (f"Solved (accuracy ≥ {SOLVED:g})", _solved(run)),
+        (SOLVED_LABEL, solved_text(numbers)),
         (f"Peak COS ({numbers.cos_label or 'final'})", _peak(numbers.peak_cos)),
         ("Peak ρ (repetition)", _peak(numbers.peak_repetition)),
         (
@@ -181,11 +180,6 @@ def _number(value: float | int | None) -> str:
     if value is None:
         return "undefined"
     return str(value) if isinstance(value, int) else f"{value:.3f}"
-
-
-def _solved(run: Run) -> str:
-    """When the task was solved. A run may end in the middle of its drop, which a plateau alone does not tell."""
-    return f"no, up to step {run.reached}" if run.solved_at is None else f"from step {run.solved_at} on"
 
 
 def _peak(peak: Peak | None) -> str:

@@ -77,6 +77,7 @@ def _plateau_view(plateau: Plateau, run: Run) -> views.PlateauView:
         before=phases.before if phases else None,
         during=phases.during if phases else None,
         after=phases.after if phases else None,
+        end=plateau.end,
     )
 
 

@@ -1,7 +1,8 @@
 """The paper's four claims about a loss plateau, held against one run: a number, a range, and whether it is in it.
 
-A pure function of the metrics table, the task and the plateau that was found. Claims are about the time from the first
-evaluation to the drop; a run without a plateau leaves them undecided. A claim is left out where it means nothing:
+A pure function of the metrics table, the task and the plateau that was found. Claims are about the way to the drop: the
+evaluations after step 0 and before it; a run without a plateau leaves them undecided. Peaks, and the columns that stand
+for a run where it has several, are those of its other numbers (`metrics.course`). A claim is left out where it means nothing:
 no partial solution known, a true output that repeats itself, no Ω, no pairs to compare. Definitions, with P and F the
 levels of the loss on the plateau and at the end:
 
@@ -10,16 +11,16 @@ partial     A partial solution is generated first. Number: r / drop, with r the 
             Holds: ≤ 0.9, and the other outputs right in at most 0.5 of the samples at r. In generation, so that the
             final carry of a sum, written last, is right only once the digits before it are.
             Paper: y₀ of window sums is right after about 70 steps, drops at 155 to 205.
-repetition  Outputs repeat, or vary too little. Number: the largest ρ of the model minus the mean ρ of the data;
-            beside it the smallest entropy over the data's mean entropy, both of running medians of 3 evaluations,
-            so that one lucky batch is no finding. Holds: ≥ 0.2, or an entropy of at most 0.7 of the data's.
+repetition  Outputs repeat, or vary too little. Number: the largest running median of 3 evaluations of the model's ρ,
+            minus the mean ρ of the data; beside it the smallest such median of the entropy over the data's mean
+            entropy. Medians, so that one lucky batch is no finding; the peak itself is told as well. Holds: ≥ 0.2, or an entropy of at most 0.7 of the data's.
             Paper: ρ rises from 0.06 to 0.3–0.8 in window sums; prefix sums have a low entropy.
 collapse    Hidden states collapse. Number: the largest COS of the final hidden states (where a task has several
             groups of outputs, of the one where it is largest). Holds: ≥ 0.75.
             Paper: 0.95–0.97 in window sums, about 0.80 in prefix sums.
 attention   Attention is ahead of the loss. Number: the share of its way from first to last value that APM has gone
-            when the loss is about to leave the plateau, that is at the last evaluation before the drop with a loss
-            (running median of 3) above P − 0.1 (P − F). With several Ω or layers: of the APM that grows most.
+            when the loss is about to leave the plateau, that is at the plateau's last step. With several Ω or layers:
+            of the APM that is highest at the end.
             Holds: ≥ 0.3; at the loss's own pace it would be 0.1.
             Paper: APM goes from 0.08 to 0.7–0.8 and is 0.35 at step 160, 0.5 at step 180: a share of 0.4 to 0.7.
 
@@ -36,6 +37,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mechplateau.metrics import course
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -44,9 +47,6 @@ if TYPE_CHECKING:
 
 RIGHT, IN_A_ROW = 0.95, 3
 """An output is learned where it is right in this share of the samples, so many evaluations running."""
-
-LEAVING = 0.1
-"""The loss is about to leave the plateau until it has gone this share of its way down."""
 
 LEAST_GROWTH = 0.05
 """Attention progress that grows by less than this has no way that it could have gone a share of."""
@@ -124,19 +124,17 @@ def claims_of(
 
 
 class _Run:
-    """The table up to the drop."""
+    """The table, and which of its rows are on the way to the drop."""
 
     def __init__(self, metrics: pd.DataFrame, task: Task, plateau: Plateau, ranges: Ranges):
         self.metrics, self.task, self.plateau, self.ranges = metrics, task, plateau, ranges
-        self.steps = metrics["step"].to_numpy(dtype=float)
-        self.early = np.zeros(len(metrics), bool) if plateau.drop is None else self.steps <= plateau.drop
+        self.steps = metrics["step"].to_numpy()
+        none = np.zeros(len(metrics), bool)
+        self.way = none if plateau.drop is None else course.on_the_way(self.steps, plateau.drop)
 
     def values(self, column: str) -> np.ndarray:
         """A column, NaN where undefined, infinite or not there."""
-        if column not in self.metrics.columns:
-            return np.full(len(self.metrics), np.nan)
-        values = self.metrics[column].to_numpy(dtype=float, na_value=np.nan)
-        return np.where(np.isfinite(values), values, np.nan)
+        return course.column(self.metrics, column)
 
     def mean(self, columns: Iterable[str]) -> np.ndarray:
         """The mean of several columns at each evaluation; NaN where one of them is."""
@@ -153,13 +151,9 @@ class _Run:
             )
         return smooth
 
-    def extreme(self, values: np.ndarray, sign: int = 1) -> tuple[float, int] | None:
-        """The largest (sign −1: smallest) value up to the drop, and its step; None where none is defined."""
-        known = self.early & np.isfinite(values)
-        if not known.any():
-            return None
-        row = int(np.flatnonzero(known)[np.argmax(sign * values[known])])
-        return float(values[row]), int(self.steps[row])
+    def peak(self, values: np.ndarray) -> tuple[float, int] | None:
+        """The largest value on the way, and its step; None where none is defined."""
+        return course.peak(values, self.steps, self.way)
 
     @property
     def missing(self) -> str:
@@ -180,7 +174,7 @@ def _partial(run: _Run) -> Claim | None:
         f"by {ranges.partial_by:g} of the way to the drop, others ≤ {ranges.others_below:g}; paper: about 0.4"
     )
     accuracies = np.stack([run.values(f"accuracy_out_{r}") for r in outputs])
-    if drop is None or not np.isfinite(accuracies[:, run.early]).any():
+    if drop is None or not np.isfinite(accuracies[:, run.way]).any():
         return Claim("partial", name, expected, None, run.missing, None)
     right = [bool(np.all(of_outputs >= RIGHT)) for of_outputs in accuracies.T]
     starts = range(len(right) - IN_A_ROW + 1)
@@ -208,17 +202,20 @@ def _repetition(run: _Run) -> Claim | None:
         f"ρ ≥ {ranges.repetition_above:g} above the data's, or entropy ≤ {ranges.entropy_below:g} of it; "
         "paper: ρ 0.3 – 0.8"
     )
-    peak = run.extreme(run.smoothed("repetition"))
-    if peak is None or of_data is None:
+    peak, lasting = run.peak(run.values("repetition")), run.peak(run.smoothed("repetition"))
+    if peak is None or lasting is None or of_data is None:
         return Claim("repetition", name, expected, None, run.missing, None)
-    excess = peak[0] - of_data
+    excess = lasting[0] - of_data
     passed = excess >= ranges.repetition_above
-    measured = f"ρ {peak[0]:.2f} at step {peak[1]}, data {of_data:.2f}"
-    entropy, entropy_data = run.extreme(run.smoothed("entropy"), -1), _mean(run.values("entropy_data"))
-    if entropy is not None and entropy_data:
-        ratio = entropy[0] / entropy_data
+    measured = (
+        f"peak ρ {peak[0]:.3f} at step {peak[1]}, data {of_data:.3f}; "
+        f"median of 3 evaluations {excess:.3f} above the data's"
+    )
+    lowest, entropy_data = run.peak(-run.smoothed("entropy")), _mean(run.values("entropy_data"))
+    if lowest is not None and entropy_data:
+        ratio = -lowest[0] / entropy_data
         passed = passed or ratio <= ranges.entropy_below
-        measured += f"; entropy {ratio:.2f} of the data's at step {entropy[1]}"
+        measured += f"; entropy {ratio:.3f} of the data's at step {lowest[1]}"
     return Claim("repetition", name, expected, excess, measured, bool(passed))
 
 
@@ -226,17 +223,16 @@ def _collapse(run: _Run) -> Claim | None:
     columns = [c for c in map(str, run.metrics.columns) if c.startswith("cos_final")]
     if not columns:
         return None
-    peaks = {c: peak for c in columns if (peak := run.extreme(run.values(c))) is not None}
     name, (low, high) = "Hidden states collapse", run.ranges.cos_peak
     within = f"COS ≥ {low:g}" if high >= 1 else f"COS {low:g} – {high:g}"
     expected = f"{within}; paper: 0.80 – 0.97, by task"
-    if not peaks:
+    column = course.collapse_column(run.metrics, run.way)
+    peak = run.peak(run.values(column))
+    if peak is None:
         return Claim("collapse", name, expected, None, run.missing, None)
-    column = max(peaks, key=lambda c: peaks[c][0])
-    peak = peaks[column]
-    at_drop = run.values(column)[run.early][-1]
+    at_drop = run.values(column)[run.steps <= run.plateau.drop][-1]
     group = column.removeprefix("cos_final").replace("_", " ")
-    later = "" if np.isnan(at_drop) else f", {at_drop:.2f} at the drop"
+    later = "" if np.isnan(at_drop) else f", {at_drop:.3f} at the drop"
     # Rounding may take the cosine of equal vectors a hair above 1.
     passed = low <= peak[0] <= max(high, 1 + 1e-6 if high >= 1 else high)
     return Claim(
@@ -245,40 +241,28 @@ def _collapse(run: _Run) -> Claim | None:
 
 
 def _attention(run: _Run) -> Claim | None:
-    columns = [c for c in map(str, run.metrics.columns) if c.startswith("apm_") and c != "apm_zero_count"]
-    if not columns:
+    column = course.progress_column(run.metrics)
+    if column is None:
         return None
     name = "Attention is ahead of the loss"
     expected = (
         f"APM ≥ {run.ranges.attention_ahead:g} of its way when the loss leaves the plateau; paper: 0.4 – 0.7"
     )
-    plateau = run.plateau
-    ways = {column: _ends(run.values(column)) for column in columns}
-    known = {column: ends for column, ends in ways.items() if ends is not None}
-    if plateau.drop is None or plateau.plateau_level is None or plateau.final_level is None or not known:
+    values, end = run.values(column), run.plateau.end
+    if end is None or not (np.isfinite(values[0]) and np.isfinite(values[-1])):
         return Claim("attention", name, expected, None, run.missing, None)
-    column = max(known, key=lambda c: known[c][1] - known[c][0])
-    first, last = known[column]
-    level = plateau.plateau_level - LEAVING * (plateau.plateau_level - plateau.final_level)
-    rows = np.flatnonzero(run.early & (run.smoothed("loss") > level) & np.isfinite(run.values(column)))
-    if not len(rows):
-        return Claim("attention", name, expected, None, run.missing, None)
+    first, last = float(values[0]), float(values[-1])
+    rows = np.flatnonzero((run.steps <= end) & np.isfinite(values))
     if last - first < LEAST_GROWTH:
         return Claim(
-            "attention", name, expected, None, f"undefined: APM goes from {first:.2f} to {last:.2f}", None
+            "attention", name, expected, None, f"undefined: APM goes from {first:.3f} to {last:.3f}", None
         )
     row = int(rows[-1])
-    now = float(run.values(column)[row])
+    now = float(values[row])
     share = (now - first) / (last - first)
-    label = "" if len(columns) == 1 else f" ({column.removeprefix('apm_')})"
-    measured = f"{share:.2f} at step {int(run.steps[row])}: APM{label} {now:.2f} of {first:.2f} → {last:.2f}"
+    label = "" if len(course.progress_columns(run.metrics)) == 1 else f" ({column.removeprefix('apm_')})"
+    measured = f"{share:.3f} at step {int(run.steps[row])}: APM{label} {now:.3f} of {first:.3f} → {last:.3f}"
     return Claim("attention", name, expected, share, measured, bool(share >= run.ranges.attention_ahead))
-
-
-def _ends(values: np.ndarray) -> tuple[float, float] | None:
-    """The first and the last defined value."""
-    known = values[np.isfinite(values)]
-    return (float(known[0]), float(known[-1])) if len(known) else None
 
 
 def _mean(values: np.ndarray) -> float | None:

@@ -10,7 +10,8 @@ import pandas as pd
 
 from mechplateau.experiments.figures import FigureSpec
 from mechplateau.experiments.recipes import RECIPES, Scale
-from mechplateau.experiments.summary import collapse_column, progress_column
+from mechplateau.experiments.summary import collapse_column
+from mechplateau.metrics.course import progress_column, progress_columns
 from mechplateau.views.curves import draw_line
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def columns_of(panel: str, table: pd.DataFrame, single: bool) -> list[str]:
     if panel in _STANDS_FOR and not single:
         return [panel]
     if panel == "apm":
-        return [name for name in names if name.startswith("apm_") and name != "apm_zero_count"]
+        return progress_columns(table)
     if panel == "cos":
         return [name for name in names if name.startswith("cos_final")]
     if panel == "outputs":

@@ -46,7 +46,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from mechplateau.metrics import course
 from mechplateau.metrics.accuracy import solved_at
+from mechplateau.metrics.course import progress_column
 from mechplateau.metrics.plateau import Plateau, find_plateau
 from mechplateau.models.records import is_layer_place
 from mechplateau.tasks import Task
@@ -84,9 +86,9 @@ def _course(metrics: pd.DataFrame) -> tuple[Plateau, int | None, int | None, np.
     """The plateau, solved_at, learned_at, and which rows are on the way."""
     steps = metrics["step"].to_numpy()
     plateau = find_plateau(steps, metrics["loss"].to_numpy(dtype=float))
-    solved = solved_at(steps, _column(metrics, "accuracy"))
+    solved = solved_at(steps, course.column(metrics, "accuracy"))
     learned = plateau.drop if plateau.found else solved
-    return plateau, solved, learned, (steps > 0) & (steps < (learned if learned is not None else np.inf))
+    return plateau, solved, learned, course.on_the_way(steps, plateau.drop, solved)
 
 
 def _partial(metrics: pd.DataFrame, task: Task, steps: np.ndarray, learned: int | None) -> Numbers:
@@ -94,13 +96,13 @@ def _partial(metrics: pd.DataFrame, task: Task, steps: np.ndarray, learned: int 
     early = task.partial_outputs or ()
     late = [r for r in range(task.n_outputs) if r not in early]
     if early and late:
-        mean = np.mean([_column(metrics, f"loss_out_{r}") for r in early], axis=0)
+        mean = np.mean([course.column(metrics, f"loss_out_{r}") for r in early], axis=0)
         entropy = _entropy(task, early)
         known = (mean <= KNOWN * entropy) & (entropy > 0)
         at = _first(steps[:-2], known[:-2] & known[1:-1] & known[2:])
         if at is not None:
             row = int(np.searchsorted(steps, at))
-            others = _finite(np.mean([_column(metrics, f"accuracy_out_{r}")[row] for r in late]))
+            others = _finite(np.mean([course.column(metrics, f"accuracy_out_{r}")[row] for r in late]))
     until = learned if learned is not None else int(steps[-1])
     lead = None if at is None or not until else 1 - at / until
     return {"partial_at": at, "partial_lead": lead, "others_then": others}
@@ -116,7 +118,7 @@ def _entropy(task: Task, outputs: Sequence[int]) -> float:
 def _collapse(metrics: pd.DataFrame, steps: np.ndarray, way: np.ndarray, learned: int | None) -> Numbers:
     column = collapse_column(metrics)
     suffix = column.removeprefix("cos_final")
-    cos = _column(metrics, column)
+    cos = course.column(metrics, column)
     peak, at = _peak(cos, steps, way)
     after_first = np.flatnonzero(steps > 0)
     numbers: Numbers = {
@@ -130,17 +132,17 @@ def _collapse(metrics: pd.DataFrame, steps: np.ndarray, way: np.ndarray, learned
         place = name.removeprefix("cos_").removesuffix(suffix)
         # Whole names: a group may be called like the end of another one.
         if name == f"cos_{place}{suffix}" and is_layer_place(place):
-            numbers[f"cos_peak_{place}"] = _peak(_column(metrics, name), steps, way)[0]
+            numbers[f"cos_peak_{place}"] = _peak(course.column(metrics, name), steps, way)[0]
     return numbers
 
 
 def _tokens(metrics: pd.DataFrame, way: np.ndarray) -> Numbers:
     steps = metrics["step"].to_numpy()
-    repetition = _peak(_column(metrics, "repetition"), steps, way)[0]
-    repetition_data = _mean(_column(metrics, "repetition_data"))
-    low = _peak(-_column(metrics, "entropy"), steps, way)[0]
+    repetition = _peak(course.column(metrics, "repetition"), steps, way)[0]
+    repetition_data = _mean(course.column(metrics, "repetition_data"))
+    low = _peak(-course.column(metrics, "entropy"), steps, way)[0]
     entropy = None if low is None else -low
-    entropy_data = _mean(_column(metrics, "entropy_data"))
+    entropy_data = _mean(course.column(metrics, "entropy_data"))
     return {
         "repetition_peak": repetition,
         "repetition_data": repetition_data,
@@ -148,30 +150,14 @@ def _tokens(metrics: pd.DataFrame, way: np.ndarray) -> Numbers:
         "entropy_low": entropy,
         "entropy_data": entropy_data,
         "entropy_share": _ratio(entropy, entropy_data),
-        "alpha_peak": _peak(_column(metrics, "alpha_1"), steps, way)[0],
-        "count_check_peak": _peak(_column(metrics, "count_check"), steps, way)[0],
+        "alpha_peak": _peak(course.column(metrics, "alpha_1"), steps, way)[0],
+        "count_check_peak": _peak(course.column(metrics, "count_check"), steps, way)[0],
     }
 
 
 def collapse_column(metrics: pd.DataFrame) -> str:
-    """The COS of final hidden states that stands for a run: where a task has several groups of outputs, the one that
-    collapses furthest on the way (the first of equal ones); concatenated windows learn one group after the other."""
-    steps, way = metrics["step"].to_numpy(), _course(metrics)[-1]
-    peaks = {
-        name: -np.inf if (peak := _peak(_column(metrics, name), steps, way)[0]) is None else peak
-        for name in metrics.columns
-        if name.startswith("cos_final")
-    }
-    return max(peaks, key=lambda name: peaks[name], default="cos_final")
-
-
-def progress_column(metrics: pd.DataFrame) -> str | None:
-    """The attention progress that stands for a run: where a task has several targets or a model several layers, the one
-    that is highest at the last step (the first of equal ones), which is the attention that the solution uses."""
-    columns = [name for name in metrics.columns if name.startswith("apm_") and name != "apm_zero_count"]
-    if not columns:
-        return None
-    return max(columns, key=lambda name: np.nan_to_num(_column(metrics, name)[-1], nan=-1.0))
+    """The COS that stands for a run: see `metrics.course`."""
+    return course.collapse_column(metrics, _course(metrics)[-1])
 
 
 def _progress(
@@ -180,7 +166,7 @@ def _progress(
     name = progress_column(metrics)
     start = half = during = end = None
     if name is not None:
-        apm = _column(metrics, name)
+        apm = course.column(metrics, name)
 
         def near(step: float | None) -> float | None:
             return None if step is None else _finite(apm[np.abs(steps - step).argmin()])
@@ -197,22 +183,13 @@ def _progress(
     }
 
 
-def _column(metrics: pd.DataFrame, name: str) -> np.ndarray:
-    """A column as floats; all undefined where the table has none."""
-    if name not in metrics.columns:
-        return np.full(len(metrics), np.nan)
-    return metrics[name].to_numpy(dtype=float)
-
-
 def _first(steps: np.ndarray, true: np.ndarray) -> int | None:
     found = np.flatnonzero(true)
     return int(steps[found[0]]) if len(found) else None
 
 
 def _peak(values: np.ndarray, steps: np.ndarray, way: np.ndarray) -> tuple[float | None, int | None]:
-    usable = np.where(way & np.isfinite(values), values, -np.inf)
-    row = int(usable.argmax())
-    return (float(values[row]), int(steps[row])) if np.isfinite(usable[row]) else (None, None)
+    return course.peak(values, steps, way) or (None, None)
 
 
 def _mean(values: np.ndarray) -> float | None:
@@ -221,7 +198,7 @@ def _mean(values: np.ndarray) -> float | None:
 
 
 def _at(metrics: pd.DataFrame, name: str, row: int) -> float | None:
-    return _finite(_column(metrics, name)[row])
+    return _finite(course.column(metrics, name)[row])
 
 
 def _finite(value: float) -> float | None:

@@ -37,6 +37,8 @@ import numpy as np
 
 _LEVELS_TRIED = 60
 _MAX_ROUNDS = 30
+_LEAVING = 0.1
+"""The loss leaves the plateau when it has gone this share of its way down."""
 _NOISE_RATIO = 8.0
 _LEVEL_PRECISION = 50.0
 _MIN_ROWS_IN_STAY = 3
@@ -51,13 +53,14 @@ class Plateau:
 
     Attributes:
         found: whether there is a plateau that ends in a drop.
-        onset: first evaluated step on the plateau; None where none was found, like the next three.
+        onset: first evaluated step on the plateau; None where none was found, like the next three and `end`.
         drop: first evaluated step at which the smoothed loss is at least half-way down from it.
         midpoint: (onset + drop) / 2.
         plateau_level: the loss on the plateau.
         final_level: the loss at the end of the run; None where too few losses are finite.
         confidence: from 0 to 1, at least 0.5 exactly where found; 0.5 is a borderline case.
         reason: one sentence that says why.
+        end: last evaluated step on the plateau: after it, the smoothed loss has gone a tenth of its way down.
     """
 
     found: bool
@@ -68,6 +71,7 @@ class Plateau:
     final_level: float | None
     confidence: float
     reason: str
+    end: int | None = None
 
 
 class _Curve(NamedTuple):
@@ -169,6 +173,7 @@ def find_plateau(
     same = [c for c in plateaus if c.start < lowest.leave and c.leave > lowest.start]
     best = max(same, key=lambda c: c.stay_per_fall)
     onset = int(curve.steps[curve.row_at(best.onset_level)])
+    end = int(curve.steps[curve.row_at(best.level - _LEAVING * (best.level - curve.final)) - 1])
     drop = int(curve.steps[curve.row_at((best.level + curve.final) / 2)])
     return Plateau(
         found=True,
@@ -178,8 +183,9 @@ def find_plateau(
         plateau_level=best.level,
         final_level=curve.final,
         confidence=_confidence(best.score),
-        reason=f"The loss stays near {best.level:.4g} from step {onset} to step {best.leave:.0f} and is "
+        reason=f"The loss stays near {best.level:.4g} from step {onset} to step {end} and is "
         f"half-way to {curve.final:.4g} at step {drop}: a stay {best.stay_per_fall:.1f} times as long as that fall.",
+        end=end,
     )
 
 
@@ -235,7 +241,7 @@ def _candidates(curve: _Curve, min_stay: float, min_depth: float) -> list[_Candi
             visited.add(level)
             depth = level - curve.final
             tolerance = max(0.1 * min(curve.initial - level, depth), 0.02 * depth, curve.noise)
-            start, leave = curve.time_at(level + tolerance), curve.time_at(level - 0.1 * depth)
+            start, leave = curve.time_at(level + tolerance), curve.time_at(level - _LEAVING * depth)
             during = (curve.steps >= start) & (curve.steps <= leave)
             if not during.any():
                 break

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechplateau.views.columns import lone_points, panels, series
-from mechplateau.views.summary import KeyNumbers, Peak, key_numbers
+from mechplateau.views.summary import SOLVED_LABEL, KeyNumbers, Peak, key_numbers, solved_text
 
 if TYPE_CHECKING:
     from mechplateau.views.data import RunView
@@ -20,10 +20,10 @@ _SPARK_WIDTH, _SPARK_HEIGHT, _SPARK_POINTS = 100.0, 28.0, 80
 def summary_cards(view: RunView) -> list[dict[str, Any]]:
     """Label, number, detail and small curve of each card; the key names its color."""
     numbers = key_numbers(view)
-    several = {panel.key for panel in panels(view.metrics) if len(panel.lines) > 1}
+    several = {panel.key for panel in panels(view.metrics, view.plateau) if len(panel.lines) > 1}
     which_cos = f" ({numbers.cos_label})" if "cos" in several else ""
     which_apm = f" ({numbers.apm_label})" if "apm" in several else ""
-    onset = "no plateau found" if numbers.onset is None else f"plateau from step {numbers.onset}"
+    onset = "no plateau found" if numbers.onset is None else f"plateau from step {numbers.onset} to {numbers.end}"
     apm = (numbers.apm_start, numbers.apm_drop, numbers.apm_end)
     # Without a drop there is no middle value to show.
     shown = [value for i, value in enumerate(apm) if i != 1 or numbers.drop is not None]
@@ -38,7 +38,7 @@ def summary_cards(view: RunView) -> list[dict[str, Any]]:
             "Final accuracy",
             number(numbers.final_accuracy),
             "",
-            f"final loss {number(numbers.final_loss)}",
+            f"final loss {number(numbers.final_loss)}; {SOLVED_LABEL.lower()}: {solved_text(numbers)}",
         ),
     ]
     return [
@@ -60,6 +60,8 @@ def comparison_rows(numbers: Sequence[KeyNumbers]) -> list[tuple[str, list[str]]
     return [
         ("Drop (step)", [number(n.drop) for n in numbers]),
         ("Plateau from (step)", [number(n.onset) for n in numbers]),
+        ("Plateau to (step)", [number(n.end) for n in numbers]),
+        (SOLVED_LABEL, [solved_text(n) for n in numbers]),
         ("Plateau level (nats)", [number(n.plateau_level) for n in numbers]),
         ("Peak COS", [_peak_text(n.peak_cos) for n in numbers]),
         ("Peak ρ", [_peak_text(n.peak_repetition) for n in numbers]),
@@ -88,7 +90,7 @@ def _peak_text(peak: Peak | None) -> str:
 
 def _spark(view: RunView, key: str) -> dict[str, Any] | None:
     """An SVG path of the panel's main curve and the plateau's span, in the small box's units."""
-    column = next((p.lines[0].column for p in panels(view.metrics) if p.key == key and p.lines), None)
+    column = next((p.lines[0].column for p in panels(view.metrics, view.plateau) if p.key == key and p.lines), None)
     if column is None:
         return None
     stride = max(1, len(view.metrics) // _SPARK_POINTS)
@@ -97,7 +99,7 @@ def _spark(view: RunView, key: str) -> dict[str, Any] | None:
     if not np.isfinite(values).any() or steps[-1] == steps[0]:
         return None
     low, high = np.nanmin(values), np.nanmax(values)
-    first, last = steps[0], steps[-1]
+    first, last = series(view.metrics, "step")[[0, -1]]
 
     def x_of(step: float) -> float:
         return float(np.clip((step - first) / (last - first), 0, 1) * _SPARK_WIDTH)
@@ -113,7 +115,7 @@ def _spark(view: RunView, key: str) -> dict[str, Any] | None:
         pen_down = True
     plateau = view.plateau
     band = None
-    if plateau is not None and plateau.found and plateau.onset is not None and plateau.drop is not None:
-        left, right = x_of(plateau.onset), x_of(plateau.drop)
+    if plateau is not None and plateau.found and plateau.onset is not None and plateau.end is not None:
+        left, right = x_of(plateau.onset), x_of(plateau.end)
         band = {"x": f"{left:.1f}", "width": f"{right - left:.1f}"}
     return {"path": "".join(path), "band": band}

@@ -70,16 +70,16 @@ def panels_payload(shown: Sequence[Panel]) -> list[dict[str, Any]]:
 
 
 def plateau_payload(view: RunView) -> dict[str, int | None] | None:
-    """Onset and drop, where a plateau was found."""
+    """Onset, end and drop, where a plateau was found."""
     plateau = view.plateau
     if plateau is None or not plateau.found:
         return None
-    return {"onset": plateau.onset, "drop": plateau.drop}
+    return {"onset": plateau.onset, "end": plateau.end, "drop": plateau.drop}
 
 
 def report_payload(view: RunView) -> dict[str, Any]:
     """Everything the page of one run draws."""
-    shown = panels(view.metrics)
+    shown = panels(view.metrics, view.plateau)
     columns = [line.column for panel in shown for line in panel.lines]
     columns += [column for panel in shown for column in panel.outputs]
     columns += [column for picture in output_maps(view.metrics) for column in picture.columns]
@@ -130,7 +130,7 @@ def comparison_payload(views: Sequence[RunView]) -> dict[str, Any]:
     """Everything the page of several runs draws: a panel for each measure that any run has, all runs in each."""
     shown: dict[str, Panel] = {}
     for view in views:
-        for panel in panels(view.metrics):
+        for panel in panels(view.metrics, view.plateau):
             for line in panel.lines:
                 title = panel.title if line.role == "main" else f"{panel.title}: {line.label}"
                 if line.role != "data":

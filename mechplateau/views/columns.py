@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from mechplateau.metrics import course
+from mechplateau.metrics.accuracy import solved_at
+
 if TYPE_CHECKING:
     import pandas as pd
+
+    from mechplateau.views.data import PlateauView
 
 # main: the measure itself; data: what the data would give; other: a further main line of the same panel.
 Role = Literal["main", "data", "other"]
@@ -87,8 +92,9 @@ def lone_points(values: np.ndarray) -> np.ndarray:
     return known[1:-1] & ~known[:-2] & ~known[2:]
 
 
-def panels(metrics: pd.DataFrame) -> tuple[Panel, ...]:
-    """The panels that these metrics can fill, in the order they are shown."""
+def panels(metrics: pd.DataFrame, plateau: PlateauView | None = None) -> tuple[Panel, ...]:
+    """The panels that these metrics can fill, in the order they are shown; main lines are those that stand for the run
+    with this plateau (`metrics.course`)."""
     candidates = [
         Panel("loss", "Loss", "cross-entropy (nats)", (Line("loss", "training loss"),)),
         Panel(
@@ -105,7 +111,7 @@ def panels(metrics: pd.DataFrame) -> tuple[Panel, ...]:
             "cosine similarity",
             tuple(
                 Line(c, location_label(c), "main" if i == 0 else "other")
-                for i, c in enumerate(cos_columns(metrics))
+                for i, c in enumerate(cos_columns(metrics, plateau))
             ),
         ),
         Panel(
@@ -193,21 +199,24 @@ def by_output(metrics: pd.DataFrame, prefix: str) -> tuple[tuple[str, ...], tupl
     return tuple(column for _, column in found), tuple(position for position, _ in found)
 
 
-def cos_columns(metrics: pd.DataFrame) -> tuple[str, ...]:
-    """COS columns, the final hidden state's first; of several groups of outputs, the one that collapses furthest."""
+def way_of(metrics: pd.DataFrame, plateau: PlateauView | None) -> np.ndarray:
+    """Which rows come before the run had learned, bool `[row]`: see `metrics.course`."""
+    steps = metrics["step"].to_numpy()
+    drop = plateau.drop if plateau is not None and plateau.found else None
+    return course.on_the_way(steps, drop, solved_at(steps, course.column(metrics, "accuracy")))
+
+
+def cos_columns(metrics: pd.DataFrame, plateau: PlateauView | None = None) -> tuple[str, ...]:
+    """COS columns, the one that stands for the run first, then those of other groups of outputs, then other places."""
     columns = [c for c in _matching(metrics, r"cos_.+") if not re.fullmatch(r"cos_out_\d+", c)]
-
-    def rank(column: str) -> tuple[bool, float]:
-        if column.startswith("cos_final") and defined(metrics, column):
-            return False, -float(np.nanmax(series(metrics, column)))
-        return not column.startswith("cos_final"), np.inf
-
-    return tuple(sorted(columns, key=rank))
+    main = course.collapse_column(metrics, way_of(metrics, plateau))
+    return tuple(sorted(columns, key=lambda c: (c != main, not c.startswith("cos_final"))))
 
 
 def apm_columns(metrics: pd.DataFrame) -> tuple[str, ...]:
-    """Columns of the attention progress measure, one a target."""
-    return tuple(c for c in _matching(metrics, r"apm_.+") if c != "apm_zero_count")
+    """Columns of the attention progress measure, the one that stands for the run first."""
+    main = course.progress_column(metrics)
+    return tuple(sorted(course.progress_columns(metrics), key=lambda c: c != main))
 
 
 def location_label(column: str) -> str:

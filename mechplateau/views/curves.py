@@ -40,7 +40,7 @@ def plot_curves(view: RunView, *, measures: Sequence[str] | None = None, columns
 
     from mechplateau.views.figure import PaperFigure, style
 
-    available = {panel.key: panel for panel in panels(view.metrics)}
+    available = {panel.key: panel for panel in panels(view.metrics, view.plateau)}
     chosen = (
         list(available) if measures is None else [measures] if isinstance(measures, str) else list(measures)
     )
@@ -85,8 +85,8 @@ def _draw_panel(ax: Axes, metrics: pd.DataFrame, panel: Panel, plateau: PlateauV
     from mechplateau.views.figure import COLORS, DATA_COLOR, PLATEAU_COLOR
 
     steps = series(metrics, "step")
-    if plateau is not None and plateau.found and plateau.onset is not None and plateau.drop is not None:
-        ax.axvspan(plateau.onset, plateau.drop, color=PLATEAU_COLOR, linewidth=0, zorder=0)
+    if plateau is not None and plateau.found and None not in (plateau.onset, plateau.end, plateau.drop):
+        ax.axvspan(plateau.onset, plateau.end, color=PLATEAU_COLOR, linewidth=0, zorder=0)
         ax.axvline(plateau.drop, color="#555555", linewidth=0.7, linestyle=(0, (4, 2)), zorder=1)
     shades = colormaps["viridis"]
     for index, column in enumerate(panel.outputs):

@@ -40,6 +40,7 @@ class PlateauView:
         before: checkpoint step of the phase "before".
         during: checkpoint step of the phase "during".
         after: checkpoint step of the phase "after".
+        end: last step on the plateau; where it is not given, the drop stands for it.
     """
 
     found: bool
@@ -52,14 +53,21 @@ class PlateauView:
     before: int | None = None
     during: int | None = None
     after: int | None = None
+    end: int | None = None
 
-    def phase_of(self, step: int) -> Phase | None:
-        """Which phase a step belongs to; None without a plateau."""
-        if self.onset is None or self.drop is None:
+    def __post_init__(self) -> None:
+        if self.end is None:
+            object.__setattr__(self, "end", self.drop)
+
+    def phase_of(self, step: int) -> Phase | Literal["drop"] | None:
+        """Which phase a step belongs to, or "drop" between the plateau's end and the drop; None without a plateau."""
+        if self.onset is None or self.end is None or self.drop is None:
             return None
         if step < self.onset:
             return "before"
-        return "during" if step < self.drop else "after"
+        if step >= self.drop:
+            return "after"
+        return "during" if step <= self.end else "drop"
 
 
 @dataclass(frozen=True)

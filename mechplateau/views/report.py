@@ -16,7 +16,7 @@ from mechplateau.views._files import write_file
 from mechplateau.views._payload import comparison_payload, report_payload, row_stride, shown_checkpoints
 from mechplateau.views._templates import own_script, own_style, render
 from mechplateau.views.data import RunView, ViewError
-from mechplateau.views.summary import key_numbers, verdict
+from mechplateau.views.summary import SOLVED_LABEL, key_numbers, solved_text, verdict
 from mechplateau.views.text import json_for_script, script_for_page, visible_token
 
 _SCRIPTS = {
@@ -68,6 +68,7 @@ def _report_context(view: RunView) -> dict[str, Any]:
         "found": plateau is not None and plateau.found,
         "cards": summary_cards(view),
         "claims": view.claims,
+        "solved": f"{SOLVED_LABEL}: {solved_text(key_numbers(view))}",
         "config": view.config_yaml,
         "environment": dict(view.environment),
         "phases": view.phase_steps(),

@@ -1,7 +1,7 @@
 """The few numbers that tell a run, and one sentence around them.
 
-Peaks are the largest defined value of the whole curve and the first step that reaches it; a value "at the drop" is
-the one of the evaluation step nearest to it.
+Peaks are the largest value on the way, before the run had learned, and the first step that has it (`metrics.course`); a
+value "at the drop" is the one of the evaluation step nearest to it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechplateau.views.columns import apm_columns, cos_columns, defined, location_label, series
+from mechplateau.metrics import course
+from mechplateau.metrics.accuracy import SOLVED, solved_at
+from mechplateau.views.columns import apm_columns, cos_columns, defined, location_label, series, way_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,20 +35,25 @@ class KeyNumbers:
 
     Attributes:
         onset: first step of the plateau.
+        end: last step of the plateau.
         drop: step of the drop.
         plateau_level: loss on the plateau (nats).
         peak_cos: peak of COS at the final hidden state (of several groups of outputs, in the one where it is highest).
         peak_repetition: peak of ρ of the model's outputs.
-        apm_start: attention progress at the first evaluation step (first target).
+        apm_start: attention progress at the first evaluation step (of several, the one that is highest at the end).
         apm_drop: attention progress at the drop.
         apm_end: attention progress at the last evaluation step.
         final_accuracy: accuracy of greedy generation at the last evaluation step.
         final_loss: training loss at the last evaluation step (nats).
+        solved_at: first evaluation step at which the task was solved, with an accuracy of at least `metrics.SOLVED`;
+            None where it was not, or no accuracy is known.
+        last_step: the last evaluation step.
         cos_label: which COS, for people.
         apm_label: which target, for people.
     """
 
     onset: int | None
+    end: int | None
     drop: int | None
     plateau_level: float | None
     peak_cos: Peak | None
@@ -56,6 +63,8 @@ class KeyNumbers:
     apm_end: float | None
     final_accuracy: float | None
     final_loss: float | None
+    solved_at: int | None
+    last_step: int | None
     cos_label: str | None
     apm_label: str | None
 
@@ -65,41 +74,57 @@ def key_numbers(view: RunView) -> KeyNumbers:
     metrics = view.metrics
     plateau = view.plateau if view.plateau is not None and view.plateau.found else None
     drop = plateau.drop if plateau else None
-    cos = next((c for c in cos_columns(metrics) if defined(metrics, c)), None)
+    way = way_of(metrics, view.plateau)
+    cos = next((c for c in cos_columns(metrics, view.plateau) if defined(metrics, c)), None)
     apm = next((c for c in apm_columns(metrics) if defined(metrics, c)), None)
     return KeyNumbers(
         onset=plateau.onset if plateau else None,
+        end=plateau.end if plateau else None,
         drop=drop,
         plateau_level=plateau.plateau_level if plateau else None,
-        peak_cos=_peak(metrics, cos),
-        peak_repetition=_peak(metrics, "repetition"),
+        peak_cos=_peak(metrics, cos, way),
+        peak_repetition=_peak(metrics, "repetition", way),
         apm_start=_value_at(metrics, apm, 0),
         apm_drop=_value_at(metrics, apm, _row_nearest(metrics, drop)),
         apm_end=_value_at(metrics, apm, len(metrics) - 1),
         final_accuracy=_value_at(metrics, "accuracy", len(metrics) - 1),
         final_loss=_value_at(metrics, "loss", len(metrics) - 1),
+        solved_at=solved_at(metrics["step"].to_numpy(), course.column(metrics, "accuracy")),
+        last_step=None if metrics.empty else int(metrics["step"].iloc[-1]),
         cos_label=location_label(cos) if cos else None,
         apm_label=apm.removeprefix("apm_") if apm else None,
     )
 
 
+SOLVED_LABEL = f"Solved (accuracy ≥ {SOLVED:g})"
+
+
+def solved_text(numbers: KeyNumbers) -> str:
+    """When the task was solved, for people: a run may end in the middle of its drop, which a plateau does not tell."""
+    if numbers.solved_at is not None:
+        return f"from step {numbers.solved_at} on"
+    if numbers.final_accuracy is None:
+        return "undefined"
+    return f"no, up to step {numbers.last_step}"
+
+
 def verdict(view: RunView) -> str:
-    """One sentence on the plateau, for people."""
+    """The plateau, and whether the task was solved, in a few sentences for people."""
+    solved = f"{SOLVED_LABEL}: {solved_text(key_numbers(view))}."
     plateau = view.plateau
     if plateau is None:
-        return "The plateau has not been looked for."
+        return f"The plateau has not been looked for. {solved}"
     if not plateau.found:
-        return f"No plateau: {plateau.reason}" if plateau.reason else "No plateau was found."
-    found = plateau.reason or f"The loss stays on a plateau from step {plateau.onset} to step {plateau.drop}."
-    return found if plateau.confidence is None else f"{found} Confidence {plateau.confidence:.2f}."
+        reason = f"No plateau: {plateau.reason}" if plateau.reason else "No plateau was found."
+        return f"{reason} {solved}"
+    found = plateau.reason or f"The loss stays on a plateau from step {plateau.onset} to step {plateau.end}."
+    sure = "" if plateau.confidence is None else f" Confidence {plateau.confidence:.2f}."
+    return f"{found}{sure} {solved}"
 
 
-def _peak(metrics: pd.DataFrame, column: str | None) -> Peak | None:
-    if column is None or not defined(metrics, column):
-        return None
-    values = series(metrics, column)
-    row = int(np.nanargmax(values))
-    return Peak(float(values[row]), int(metrics["step"].iloc[row]))
+def _peak(metrics: pd.DataFrame, column: str | None, way: np.ndarray) -> Peak | None:
+    found = course.peak(course.column(metrics, column), metrics["step"].to_numpy(), way)
+    return None if found is None else Peak(*found)
 
 
 def _value_at(metrics: pd.DataFrame, column: str | None, row: int | None) -> float | None:

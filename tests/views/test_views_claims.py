@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from html import unescape
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from mechplateau import console
 from mechplateau.metrics.plateau import Plateau, find_plateau
 from mechplateau.reporting_claims import Ranges, claims_of
 from mechplateau.tasks import MovingWindowSum
+from mechplateau.views import ClaimView, PlateauView, RunView, key_numbers, plot_curves, render_report
 
 from .conftest import metrics_of
 
 TASK = MovingWindowSum(n=3, k=2, p=10, max_num=9)
-PLATEAU = Plateau(True, 20, 60, 40.0, 2.0, 1.0, 0.9, "by hand")
+PLATEAU = Plateau(True, 20, 60, 40.0, 2.0, 1.0, 0.9, "by hand", end=40)
 NONE = Plateau(False, None, None, None, None, 1.0, 0.0, "none")
 
 
@@ -48,12 +55,13 @@ def test_numbers_by_hand():
     assert found["partial"].measured == "output 0 right from step 20, 0.33 of the way; others 0.15"
     # The lone 0.9 is no finding; the median of 0.9, 0.6, 0.6 is.
     assert found["repetition"].value == pytest.approx(0.6 - 0.1)
-    assert "entropy 0.50 of the data's at step 20" in found["repetition"].measured
+    assert found["repetition"].measured.startswith("peak ρ 0.900 at step 10, data 0.100; median of 3 evaluations 0.500")
+    assert "entropy 0.500 of the data's at step 20" in found["repetition"].measured
     assert found["collapse"].value == 0.95  # the 0.99 comes after the drop
-    assert found["collapse"].measured == "0.950 at step 20, 0.10 at the drop"
-    # The loss leaves 2.0 − 0.1 · 1.0 after step 40, where APM is at 0.5 of 0.1 … 0.9.
+    assert found["collapse"].measured == "0.950 at step 20, 0.100 at the drop"
+    # The plateau ends at step 40, where APM is at 0.5 of 0.1 … 0.9.
     assert found["attention"].value == pytest.approx(0.5)
-    assert found["attention"].measured == "0.50 at step 40: APM 0.50 of 0.10 → 0.90"
+    assert found["attention"].measured == "0.500 at step 40: APM 0.500 of 0.100 → 0.900"
 
 
 def test_what_does_not_hold():
@@ -97,7 +105,7 @@ def test_undecided_where_there_is_no_plateau_or_no_number():
             assert claim.measured.startswith("undefined: no")
     flat = measured(table(apm_window=[0.3] * 10))["attention"]
     assert (flat.value, flat.passed) == (None, None)
-    assert "APM goes from 0.30 to 0.30" in flat.measured
+    assert "APM goes from 0.300 to 0.300" in flat.measured
     no_rows = table().iloc[:0]
     assert {claim.passed for claim in measured(no_rows, NONE).values()} == {None}
 
@@ -125,3 +133,96 @@ def test_the_papers_own_code_holds_its_claims(curves):
     assert 0.3 < found["partial"].value < 0.5
     assert found["collapse"].value == pytest.approx(0.974, abs=1e-3)
     assert 0.4 < found["attention"].value < 0.7
+
+
+@pytest.fixture(scope="module")
+def page(curves):
+    """The paper's own curves, whose COS and ρ are largest after the drop, with their plateau and claims, as a run's
+    view."""
+    metrics = metrics_of(curves)
+    metrics.loc[350, ["cos_final", "repetition"]] = 0.999, 0.9
+    plateau = find_plateau(metrics["step"].to_numpy(), metrics["loss"].to_numpy())
+    found = claims_of(metrics, MovingWindowSum(), plateau)
+    return RunView(
+        "mws",
+        "seed: 0",
+        metrics,
+        PlateauView(
+            **{
+                name: getattr(plateau, name)
+                for name in ("found", "onset", "drop", "plateau_level", "final_level", "confidence", "reason", "end")
+            }
+        ),
+        (),
+        (),
+        (),
+        tuple(ClaimView(claim.name, claim.expected, claim.measured, claim.passed) for claim in found),
+    )
+
+
+def shown_by_command(view, monkeypatch, capsys):
+    """What `mechplateau show` prints of a run."""
+    run = SimpleNamespace(name="mws", status="finished", steps=(), missing=(), path="runs/mws", reached=400)
+    monkeypatch.setattr(console, "run_view", lambda *_, **__: view)
+    console.print_run(run)
+    return capsys.readouterr().out
+
+
+def test_no_two_numbers_for_one_thing(page, monkeypatch, capsys):
+    """Every place on the pages, and `show`, read off as a visitor would."""
+    html = render_report(page)
+    both = render_report([page, page]).replace("<wbr>", "")
+    shown = shown_by_command(page, monkeypatch, capsys)
+
+    def only(pattern: str, *texts: str) -> tuple[str, ...]:
+        """What a pattern says wherever it stands, which is one thing, in every text."""
+        said = [set(re.findall(pattern, unescape(text))) for text in texts]
+        assert all(said), pattern
+        assert len(set.union(*said)) == 1, said
+        return said[0].pop()
+
+    # Ends of the plateau: prose, cards, shading, the comparison's table, claims.
+    _, onset, end, drop = only(
+        r"stays near (\S+) from step (\d+) to step (\d+) and is half-way to \S+ at step (\d+)", html, both, shown
+    )
+    assert only(r"plateau from step (\d+) to (\d+)", html) == (onset, end)
+    assert only(r'"plateau":\{"onset":(\d+),"end":(\d+),"drop":(\d+)\}', html, both) == (onset, end, drop)
+    assert only(r"Drop \(step\)</th><td>(\d+)<", both) == drop
+    assert only(r"Plateau to \(step\)</th><td>(\d+)<", both) == end
+    assert only(r"Step of the drop +(\d+)", shown) == drop
+    assert only(r"[\d.]+ at step (\d+): APM", html, both) == end
+    left, width = map(float, only(r'class="band" x="([\d.]+)" y="0" width="([\d.]+)"', html))
+    first, last = page.metrics["step"].iloc[[0, -1]]
+    edges = [round(first + (last - first) * place / 100) for place in (left, left + width)]
+    assert edges == pytest.approx([int(onset), int(end)], abs=1)
+    span = plot_curves(page, measures="loss").axes[0].patches[0].get_bbox()
+    assert (span.x0, span.x1) == (int(onset), int(end))
+    # Peaks: cards, the comparison's table, claims, `show`.
+    rho = only(r"Peak ρ</h2>\s*<p class=\"value\">([\d.]+) <small>at step (\d+)", html)
+    assert only(r"peak ρ ([\d.]+) at step (\d+)", html, both) == rho
+    assert only(r"Peak ρ</th><td>([\d.]+) at step (\d+)", both) == rho
+    assert only(r"Peak ρ \(repetition\) +([\d.]+) at step (\d+)", shown) == rho
+    cos = only(r"Peak COS</h2>\s*<p class=\"value\">([\d.]+) <small>at step (\d+)", html)
+    assert only(r"<td>([\d.]+) at step (\d+), [\d.]+ at the drop", html, both) == cos
+    assert only(r"Peak COS</th><td>([\d.]+) at step (\d+)", both) == cos
+    assert only(r"Peak COS \(final\) +([\d.]+) at step (\d+)", shown) == cos
+    assert int(cos[1]) < int(drop) > int(rho[1])
+    # Attention progress, and whether the task was solved.
+    apm = only(r"([\d.]+) → ([\d.]+) → ([\d.]+)<?", html)
+    assert only(r"APM [\d.]+ of ([\d.]+) → ([\d.]+)", html, both) == (apm[0], apm[2])
+    assert only(r"at the end +([\d.]+), ([\d.]+), ([\d.]+)", shown) == apm
+    solved = only(r"Solved \(accuracy ≥ 0\.95\): (from step \d+ on)\.", html, both, shown)
+    assert only(r"solved \(accuracy ≥ 0\.95\): (from step \d+ on)", html) == solved
+    assert only(r"Solved \(accuracy ≥ 0\.95\)(?:</th><td>| +)(from step \d+ on)", both, shown) == solved
+
+
+def test_a_run_that_ends_in_the_middle_of_its_drop_is_not_solved(page, monkeypatch, capsys):
+    last = key_numbers(page).solved_at - 1
+    assert last > page.plateau.end
+    cut = replace(page, metrics=page.metrics[page.metrics["step"] <= last])
+    said = f"olved (accuracy ≥ 0.95): no, up to step {last}"
+    html = unescape(render_report(cut))
+    assert html.count(said) >= 3  # the verdict, a card, the claims
+    shown = shown_by_command(cut, monkeypatch, capsys)
+    assert said in shown
+    assert f"no, up to step {last}</td>" in render_report([cut, page])

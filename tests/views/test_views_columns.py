@@ -72,7 +72,7 @@ def test_undefined_numbers_are_none() -> None:
 
 
 def test_a_loss_that_blew_up_is_undefined_not_a_peak() -> None:
-    table = pd.DataFrame({"step": [0, 1], "loss": [2.0, np.inf], "repetition": [0.5, np.inf]})
+    table = pd.DataFrame({"step": [1, 2], "loss": [2.0, np.inf], "repetition": [0.5, np.inf]})
     numbers = key_numbers(view_of(table))
     assert numbers.final_loss is None
     assert numbers.peak_repetition is not None
@@ -81,12 +81,11 @@ def test_a_loss_that_blew_up_is_undefined_not_a_peak() -> None:
 
 def test_verdict_says_what_was_found() -> None:
     assert verdict(view_of(TABLE, PlateauView(True, 1, 2, 2.5, 1.0, 0.9))) == (
-        "The loss stays on a plateau from step 1 to step 2. Confidence 0.90."
+        "The loss stays on a plateau from step 1 to step 2. Confidence 0.90. "
+        "Solved (accuracy ≥ 0.95): from step 3 on."
     )
-    assert verdict(view_of(TABLE, PlateauView(True, 1, 2, reason="It stays."))) == "It stays."
-    assert verdict(view_of(TABLE, PlateauView(False, reason="the loss never drops"))).endswith(
-        "the loss never drops"
-    )
+    assert verdict(view_of(TABLE, PlateauView(True, 1, 2, reason="It stays."))).startswith("It stays. ")
+    assert "the loss never drops" in verdict(view_of(TABLE, PlateauView(False, reason="the loss never drops")))
     assert "not been looked for" in verdict(view_of(TABLE))
 
 
@@ -101,7 +100,7 @@ def test_paper_run(make_view: Callable[..., RunView]) -> None:
 def test_the_group_that_collapses_furthest_comes_first():
     metrics = pd.DataFrame(
         {
-            "step": [0, 1],
+            "step": [1, 2],
             "cos_L0_resid_pre": [1.0, 1.0],
             "cos_final": [0.1, 0.5],
             "cos_final_w1": [np.nan, np.nan],

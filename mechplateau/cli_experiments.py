@@ -276,14 +276,15 @@ def _range(outcome: Outcome, scale: Scale) -> str:
 
 
 def _found(outcome: Outcome, scale: Scale) -> str:
-    """Median, spread and number of seeds; of how many, where it is undefined in some."""
+    """Median, spread and number of seeds; of how many, where it is undefined in some; and which are not solved."""
+    unsolved = f"; {outcome.unsolved} of {outcome.runs} not solved" if outcome.unsolved else ""
     if outcome.value is None:
-        return "–"
+        return f"–{unsolved}"
     value, defined = _number(outcome.value, outcome.claim.range(scale)), len(outcome.values)
     count = f"({defined})" if defined == outcome.runs else f"({defined} of {outcome.runs})"
     if defined == 1:
-        return f"{value} {count}"
-    return f"{value}, {_number(min(outcome.values))} – {_number(max(outcome.values))} {count}"
+        return f"{value} {count}{unsolved}"
+    return f"{value}, {_number(min(outcome.values))} – {_number(max(outcome.values))} {count}{unsolved}"
 
 
 def _number(value: float, bounds: Sequence[float | None] = ()) -> str:

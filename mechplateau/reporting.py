@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from mechplateau import views
@@ -44,16 +45,18 @@ def save_report(runs: Run | str | Path | Sequence[Run | str | Path], path: str |
 def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
     """Everything that views show of a run; without `pictures`, the table and the plateau only."""
     plateau = _plateau_of(run)
+    checkpoints, notices = _checkpoints(run) if pictures else ((), ())
     return views.RunView(
         title=run.name,
         config_yaml=run.config.yaml(),
         metrics=run.metrics,
         plateau=_plateau_view(plateau, run),
-        checkpoints=_checkpoints(run) if pictures else (),
+        checkpoints=checkpoints,
         targets=_targets(run) if pictures else (),
         output_rows=run.task.output_rows,
         claims=_claims(run, plateau),
         environment=_environment(run),
+        notices=notices,
     )
 
 
@@ -86,24 +89,32 @@ def _claims(run: Run, plateau: Plateau) -> tuple[views.ClaimView, ...]:
     return tuple(views.ClaimView(claim.name, claim.expected, claim.measured, claim.passed) for claim in found)
 
 
-def _checkpoints(run: Run) -> tuple[views.CheckpointView, ...]:
+def _checkpoints(run: Run) -> tuple[tuple[views.CheckpointView, ...], tuple[str, ...]]:
+    """The checkpoints there are, and what is missing or damaged: a checkpoint without its maps shows the rest."""
     tokens = run.task.sample(SHOWN_SAMPLES, seed=0)
+    layers = range(run.config.model.n_layers)
     shown = []
+    notices = [
+        f"{what} missing, of {_steps(steps)}: put a copy back."
+        for what, steps in (("Checkpoints are", run.missing), ("Maps are", run.missing_maps))
+        if steps
+    ]
     for step in run.steps:
-        try:
-            maps = run.maps(step)
-        except CheckpointError:
-            continue  # a checkpoint without its pictures (copied by hand, say) is left out
-        layers = range(run.config.model.n_layers)
-        shown.append(
-            views.CheckpointView(
-                step=step,
-                pattern=tuple(maps[f"pattern.L{layer}"].numpy() for layer in layers),
-                cosine=maps["cosine.final"].numpy(),
-                samples=_samples(run, step, tokens),
-            )
-        )
-    return tuple(shown)
+        pattern: tuple[np.ndarray, ...] = ()
+        cosine = None
+        if step not in run.missing_maps:
+            try:
+                maps = run.maps(step)
+                pattern = tuple(maps[f"pattern.L{layer}"].numpy() for layer in layers)
+                cosine = maps["cosine.final"].numpy()
+            except CheckpointError as error:
+                notices.append(f"Maps of step {step} are not shown: {error}.")
+        shown.append(views.CheckpointView(step, pattern, cosine, _samples(run, step, tokens)))
+    return tuple(shown), tuple(notices)
+
+
+def _steps(steps: Sequence[int]) -> str:
+    return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}"
 
 
 def _samples(run: Run, step: int, tokens: torch.Tensor) -> tuple[views.SampleView, ...]:

@@ -69,12 +69,14 @@ class Outcome:
         values: one a seed that has it defined, in the order of the runs.
         runs: number of runs looked at.
         verdict: of the median.
+        unsolved: how many of the runs ended before they had solved their task, maybe in the middle of their drop.
     """
 
     claim: Claim
     values: tuple[float, ...]
     runs: int
     verdict: Verdict
+    unsolved: int = 0
 
     @property
     def value(self) -> float | None:
@@ -88,15 +90,16 @@ def check(claim: Claim, summaries: Summaries, scale: Scale = "paper") -> Outcome
     base = summaries.get(claim.over, ()) if claim.over else ()
     if not runs or (claim.over and not base):
         return Outcome(claim, (), len(runs), "not yet run")
+    unsolved = sum(map(_never_solved, runs))
     values = [value for run in runs if (value := run.get(claim.number)) is not None]
     if claim.over:
         values = [ratio for run in runs if (ratio := _ratio(claim.number, run, base)) is not None]
     if not values:
-        return Outcome(claim, (), len(runs), "undefined")
+        return Outcome(claim, (), len(runs), "undefined", unsolved)
     low, high = claim.range(scale)
     middle = statistics.median(values)
     inside = (low is None or middle >= low) and (high is None or middle <= high)
-    return Outcome(claim, tuple(values), len(runs), "holds" if inside else "fails")
+    return Outcome(claim, tuple(values), len(runs), "holds" if inside else "fails", unsolved)
 
 
 def _ratio(number: str, run: Numbers, base: Sequence[Numbers]) -> float | None:
@@ -111,8 +114,11 @@ def _ratio(number: str, run: Numbers, base: Sequence[Numbers]) -> float | None:
 
 def _divisor(number: str, run: Numbers) -> float | None:
     """A run's number, unless it is only a lower bound: nothing can be said to take longer than what never ended."""
-    never = number == "took" and "solved_at" in run and run["solved_at"] is None
-    return None if never else run.get(number)
+    return None if number == "took" and _never_solved(run) else run.get(number)
+
+
+def _never_solved(run: Numbers) -> bool:
+    return "solved_at" in run and run["solved_at"] is None
 
 
 def check_all(

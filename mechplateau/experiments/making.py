@@ -179,4 +179,6 @@ def claim_data(outcome: Outcome, scale: Scale) -> dict[str, Any]:
         "values": list(outcome.values),
         "value": outcome.value,
         "verdict": outcome.verdict,
+        "runs": outcome.runs,
+        "unsolved": outcome.unsolved,
     }

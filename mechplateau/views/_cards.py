@@ -38,7 +38,7 @@ def summary_cards(view: RunView) -> list[dict[str, Any]]:
             "Final accuracy",
             number(numbers.final_accuracy),
             "",
-            f"final loss {number(numbers.final_loss)}; {SOLVED_LABEL.lower()}: {solved_text(numbers)}",
+            f"final loss {number(numbers.final_loss)}; solved: {solved_text(numbers)}",
         ),
     ]
     return [

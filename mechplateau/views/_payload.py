@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechplateau.views.columns import Panel, output_maps, panels, series
+from mechplateau.views.data import first_pattern
 from mechplateau.views.maps import symmetric_limit
 from mechplateau.views.outline import outline
 from mechplateau.views.text import visible_token
@@ -102,6 +103,7 @@ def report_payload(view: RunView) -> dict[str, Any]:
         "phases": view.phase_steps(),
         "checkpoints": [_checkpoint(view, checkpoint) for checkpoint in checkpoints],
         "layers": _layers(checkpoints),
+        "patternPresent": [bool(checkpoint.pattern) for checkpoint in checkpoints],
         "cosine": _cosine(checkpoints),
         "outputStart": min(view.output_rows, default=None),
         "targets": [
@@ -116,7 +118,7 @@ def shown_checkpoints(view: RunView) -> tuple[CheckpointView, ...]:
     every = view.checkpoints
     if not every:
         return ()
-    each = sum(layer.nbytes for layer in every[0].pattern)
+    each = sum(layer.nbytes for layer in first_pattern(every))
     each += max((c.cosine.nbytes for c in every if c.cosine is not None), default=0)
     phases = set(view.phase_steps().values())
     room = max(2, MAP_BUDGET // max(1, each) - len(phases))
@@ -183,11 +185,10 @@ def _tokens(tokens: Sequence[str | None]) -> list[str | None]:
 def _layers(checkpoints: Sequence[CheckpointView]) -> list[dict[str, Any]]:
     """One entry a layer: the maps of all checkpoints `[checkpoint, head, query, key]` and their common limit, None
     where no value is defined."""
-    if not checkpoints:
-        return []
     layers = []
-    for index in range(len(checkpoints[0].pattern)):
-        maps = np.stack([checkpoint.pattern[index] for checkpoint in checkpoints])
+    for index, like in enumerate(first_pattern(checkpoints)):
+        blank = np.full_like(like, np.nan)
+        maps = np.stack([c.pattern[index] if c.pattern else blank for c in checkpoints])
         limit = symmetric_limit([maps]) if np.isfinite(maps).any() else None
         layers.append({"shape": maps.shape[1:], "limit": limit, "data": encode_floats(maps)})
     return layers

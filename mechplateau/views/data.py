@@ -6,8 +6,9 @@ a notebook, a test. Positions are 0-based positions of the model's input; "undef
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -99,7 +100,7 @@ class CheckpointView:
     Attributes:
         step: after this many updates.
         pattern: one array `[head, query, key]` a layer: attention averaged over a batch. May be signed and
-            unbounded (linear attention), may hold NaN.
+            unbounded (linear attention), may hold NaN. None at all where the maps were not kept, or are lost.
         cosine: cosine similarity of the final hidden states `[n_outputs, n_outputs]`, or None.
         samples: sequences with the model's own outputs.
     """
@@ -180,6 +181,7 @@ class RunView:
         output_rows: input positions that predict the outputs.
         claims: what the run is held to, with numbers.
         environment: versions and machine, as text.
+        notices: what is missing or damaged, a sentence each; shown at the top.
 
     Raises:
         ViewError: arrays do not fit each other.
@@ -194,6 +196,7 @@ class RunView:
     output_rows: tuple[int, ...]
     claims: tuple[ClaimView, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if "step" not in self.metrics.columns:
@@ -204,14 +207,14 @@ class RunView:
         steps = [checkpoint.step for checkpoint in self.checkpoints]
         if steps != sorted(set(steps)):
             raise ViewError(f"RunView.checkpoints: expected rising steps, got {steps}; sort them")
-        for first, second in zip(self.checkpoints, self.checkpoints[1:], strict=False):
+        with_maps = [checkpoint for checkpoint in self.checkpoints if checkpoint.pattern]
+        for first, second in pairwise(with_maps):
             if _shapes(first) != _shapes(second):
                 raise ViewError(
                     f"RunView.checkpoints: step {first.step} has pattern shapes {_shapes(first)}, step "
                     f"{second.step} has {_shapes(second)}; take all checkpoints from one run"
                 )
-        if self.checkpoints:
-            self._check_targets(self.checkpoints[0].pattern)
+        self._check_targets(first_pattern(self.checkpoints))
 
     def _check_targets(self, pattern: tuple[np.ndarray, ...]) -> None:
         for target in self.targets:
@@ -241,22 +244,26 @@ class RunView:
     def phase_steps(self) -> dict[str, int]:
         """Checkpoint steps of the phases that are known: `{"before": 0, "during": 80, "after": 400}`.
 
-        Without a plateau only the first and the last checkpoint are known. Where few checkpoints were kept, the one
+        Without a plateau only the first and the last checkpoint are known. One that is missing is not replaced by
+        another. Where few checkpoints were kept, the one
         nearest to a phase may lie outside of it; it is not shown under a name that is not true of it.
         """
         plateau = self.plateau
+        known = {phase: getattr(plateau, phase, None) for phase in PHASES}
         if plateau is not None and plateau.found:
-            known = {phase: getattr(plateau, phase) for phase in PHASES}
             for phase in ("during", "after"):
                 step = known[phase]
                 if step is not None and plateau.phase_of(step) not in (phase, None):
                     known[phase] = None
-        elif self.checkpoints:
-            known = {"before": self.checkpoints[0].step, "after": self.checkpoints[-1].step}
-        else:
-            known = {}
+        elif self.checkpoints and known["before"] is known["after"] is None:
+            known |= {"before": self.checkpoints[0].step, "after": self.checkpoints[-1].step}
         steps = {checkpoint.step for checkpoint in self.checkpoints}
         return {phase: step for phase, step in known.items() if step in steps}
+
+
+def first_pattern(checkpoints: Iterable[CheckpointView]) -> tuple[np.ndarray, ...]:
+    """The maps of the first checkpoint that has any, whose shapes are those of all; none where none has."""
+    return next((checkpoint.pattern for checkpoint in checkpoints if checkpoint.pattern), ())
 
 
 def _shapes(checkpoint: CheckpointView) -> list[tuple[int, ...]]:

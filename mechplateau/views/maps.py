@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechplateau.views.data import ViewError
+from mechplateau.views.data import ViewError, first_pattern
 from mechplateau.views.outline import outline
 
 if TYPE_CHECKING:
@@ -130,17 +130,15 @@ def plot_phases(view: RunView, *, layer: int = 0, head: int = 0) -> PaperFigure:
     chosen = [view.checkpoint(step) for step in steps.values()]
     titles = [f"{phase}, step {step}" for phase, step in steps.items()]
     rows: list[tuple[str, list[np.ndarray], float, list[np.ndarray]]] = []
-    if chosen[0].pattern:
-        n_layers, n_heads = (
-            len(chosen[0].pattern),
-            chosen[0].pattern[min(layer, len(chosen[0].pattern) - 1)].shape[0],
-        )
+    if like := first_pattern(chosen):
+        n_layers, n_heads = len(like), like[min(layer, len(like) - 1)].shape[0]
         if not 0 <= layer < n_layers or not 0 <= head < n_heads:
             raise ViewError(
                 f"plot_phases: expected a layer below {n_layers} and a head below {n_heads}, "
                 f"got layer {layer}, head {head}"
             )
-        maps = [checkpoint.pattern[layer][head] for checkpoint in chosen]
+        blank = np.full_like(like[layer][head], np.nan)
+        maps = [checkpoint.pattern[layer][head] if checkpoint.pattern else blank for checkpoint in chosen]
         outlines = [target.mask for target in view.targets if target.layer == layer]
         label = f"attention, layer {layer} head {head}" if n_layers * n_heads > 1 else "attention"
         rows.append((label, maps, symmetric_limit(maps), outlines))

@@ -15,7 +15,7 @@ from mechplateau.views._cards import comparison_rows, summary_cards
 from mechplateau.views._files import write_file
 from mechplateau.views._payload import comparison_payload, report_payload, row_stride, shown_checkpoints
 from mechplateau.views._templates import own_script, own_style, render
-from mechplateau.views.data import RunView, ViewError
+from mechplateau.views.data import RunView, ViewError, first_pattern
 from mechplateau.views.summary import SOLVED_LABEL, key_numbers, solved_text, verdict
 from mechplateau.views.text import json_for_script, script_for_page, visible_token
 
@@ -66,6 +66,7 @@ def _report_context(view: RunView) -> dict[str, Any]:
         "title": visible_token(view.title),
         "verdict": verdict(view),
         "found": plateau is not None and plateau.found,
+        "notices": view.notices,
         "cards": summary_cards(view),
         "claims": view.claims,
         "solved": f"{SOLVED_LABEL}: {solved_text(key_numbers(view))}",
@@ -74,7 +75,7 @@ def _report_context(view: RunView) -> dict[str, Any]:
         "phases": view.phase_steps(),
         "checkpoints": [checkpoint.step for checkpoint in checkpoints],
         "all_checkpoints": len(view.checkpoints),
-        "has_pattern": bool(checkpoints and checkpoints[0].pattern),
+        "has_pattern": bool(first_pattern(checkpoints)),
         "has_cosine": any(checkpoint.cosine is not None for checkpoint in checkpoints),
         "has_samples": any(checkpoint.samples for checkpoint in checkpoints),
         "undefined_samples": any(None in s.predicted for c in checkpoints for s in c.samples),
@@ -92,7 +93,7 @@ def _comparison_context(views: Sequence[RunView]) -> dict[str, Any]:
     claims = [{claim.name: claim for claim in view.claims} for view in views]
     return {
         "title": f"{len(views)} runs compared",
-        "runs": [{"title": visible_token(view.title), "verdict": verdict(view)} for view in views],
+        "runs": [{"title": visible_token(view.title), "verdict": " ".join([verdict(view), *view.notices])} for view in views],
         "rows": comparison_rows(numbers),
         "settings": differing_settings([view.config_yaml for view in views]),
         "claims": [(name, expected[name], [of_run.get(name) for of_run in claims]) for name in names],

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from mechplateau.cli_experiments import markdown_table
 from mechplateau.experiments.claims import CLAIMS, Claim, check, check_all
 from mechplateau.experiments.figures import FIGURES
+from mechplateau.experiments.making import claim_data
 from mechplateau.experiments.recipes import RECIPES, SCALES
 from mechplateau.experiments.summary import summarize
 from mechplateau.training import train
@@ -123,3 +125,14 @@ def test_a_ratio_is_to_the_same_seed_where_that_was_run():
     ]
     # Seed 2's base is undefined; seed 7 was not run there, so that the median counts.
     assert check(ratio, {"mws-c10": runs, "mws": base}).values == (0.5, 0.25, 50 / 150)
+
+
+def test_what_ended_before_it_was_solved_is_counted():
+    """A plateau is found, and claimed, also where a run ends in the middle of its drop."""
+    claim = Claim(2, "there is a plateau", "mws", "plateau", 1, None)
+    runs = [{"plateau": 1.0, "solved_at": None}, {"plateau": 1.0, "solved_at": 300}]
+    outcome = check(claim, {"mws": runs})
+    assert (outcome.verdict, outcome.unsolved) == ("holds", 1)
+    assert claim_data(outcome, "paper")["unsolved"] == 1
+    assert "| 1, 1 – 1 (2); 1 of 2 not solved | holds |" in markdown_table([outcome], "paper")
+    assert "not solved" not in markdown_table([check(claim, {"mws": runs[1:]})], "paper")

@@ -94,14 +94,31 @@ def test_a_diverged_model_says_nothing(tmp_path):
     assert None not in last.target
 
 
-def test_runs_that_lack_something_still_have_a_report(copy):
+def test_runs_that_lack_something_still_have_a_report_that_says_so(copy):
     maps = sorted((copy / "maps").iterdir())
     maps[1].unlink()
-    assert [checkpoint.step for checkpoint in run_view(load_run(copy)).checkpoints] == [0, 12]
+    view = run_view(load_run(copy))
+    assert [checkpoint.step for checkpoint in view.checkpoints] == [0, 6, 12]
+    assert [bool(checkpoint.pattern) for checkpoint in view.checkpoints] == [True, False, True]
+    assert view.checkpoints[1].samples
+    assert view.notices == ("Maps are missing, of step 6: put a copy back.",)
+    assert view.notices[0] in save_report(copy).read_text(encoding="utf-8")
+    whole = maps[2].read_bytes()
+    maps[2].write_bytes(whole[:100])
+    damaged = run_view(load_run(copy))
+    assert damaged.notices[1].startswith("Maps of step 12 are not shown: ")
+    assert "damaged" in damaged.notices[1]
+    maps[2].write_bytes(whole)
+    sorted((copy / "checkpoints").iterdir())[-1].unlink()
+    partial = run_view(load_run(copy))
+    assert "Checkpoints are missing, of step 12: put a copy back." in partial.notices
+    # What is left is not shown under the name of what is not there.
+    assert partial.phase_steps() == {"before": 0}
     shutil.rmtree(copy / "maps")
-    assert run_view(load_run(copy)).checkpoints == ()
+    assert [checkpoint.pattern for checkpoint in run_view(load_run(copy)).checkpoints] == [(), ()]
     shutil.rmtree(copy / "checkpoints")
     view = run_view(load_run(copy))
+    assert view.checkpoints == ()
     assert view.plateau is not None
     assert view.plateau.after is None
     assert save_report(copy).is_file()

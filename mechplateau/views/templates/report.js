@@ -71,7 +71,7 @@ function attentionInto(chart, index, compact) {
   const map = attentionAt(index);
   const found = extent(map);
   const limit = state.ownScale ? found.limit : layers[state.layer].limit;
-  const traces = signedTraces(map, limit, "query %{y}, key %{x}: %{z:.3~g}<extra></extra>", compact);
+  const traces = !data.patternPresent[index] ? [] : signedTraces(map, limit, "query %{y}, key %{x}: %{z:.3~g}<extra></extra>", compact);
   if (state.outline) traces.push(...outlineTraces(data.targets, state.layer, compact));
   draw(chart, traces, mapLayout(map.length, map[0].length, "key position", "query position", data.outputStart, compact), mapPaper);
   return { ...found, limit };
@@ -80,10 +80,12 @@ function attentionInto(chart, index, compact) {
 function cosineInto(chart, index, compact) {
   const map = mapAt(cosine.values, index, cosine.n, cosine.n);
   const found = extent(map);
-  draw(chart, signedTraces(map, 1, "outputs %{y} and %{x}: %{z:.3~f}<extra></extra>", compact),
+  draw(chart, !cosine.present[index] ? [] : signedTraces(map, 1, "outputs %{y} and %{x}: %{z:.3~f}<extra></extra>", compact),
     mapLayout(cosine.n, cosine.n, "output", "output", null, compact), mapPaper);
   return found;
 }
+
+const notThere = "Not there at this checkpoint.";
 
 function range(found) {
   return found.empty ? nothing : `from ${shown(found.low)} to ${shown(found.high)}`;
@@ -94,11 +96,12 @@ function drawMaps() {
   if (layers.length) {
     const found = attentionInto(byId("attention"), state.index, false);
     const where = layers.length * layers[0].shape[0] > 1 ? `, layer ${state.layer} head ${state.head}` : "";
-    byId("attention").setAttribute("aria-label", `Attention map at step ${step}${where}: ${range(found)}`);
+    const present = data.patternPresent[state.index];
+    byId("attention").setAttribute("aria-label", `Attention map at step ${step}${where}: ${present ? range(found) : notThere}`);
     const outlined = state.outline ? data.targets.filter((target) => target.layer === state.layer) : [];
     const names = outlined.map(({ name }, index) => `${name} (${["solid", "dashed", "dotted"][index % 3]})`).join(", ");
     const scale = found.limit === null ? "" : `; scale ±${shown(found.limit)}` + (state.ownScale ? " of this step" : ", the same at all steps");
-    byId("attention-note").textContent = `Batch mean, ${range(found)}${scale}.`
+    byId("attention-note").textContent = !present ? notThere : `Batch mean, ${range(found)}${scale}.`
       + (outlined.length ? ` Outlined: Ω, where an optimal attention looks${outlined.length > 1 ? ": " + names : ""}.` : "")
       + (data.outputStart ? " Below the dotted line: rows that predict outputs." : "")
       + undefinedNote(found);
@@ -107,7 +110,7 @@ function drawMaps() {
     const found = cosineInto(byId("cosine"), state.index, false);
     const note = cosine.present[state.index]
       ? `Cosine similarity of the final hidden states of each two outputs, ${range(found)}.` + undefinedNote(found)
-      : "Not recorded at this checkpoint.";
+      : notThere;
     byId("cosine").setAttribute("aria-label", `COS matrix at step ${step}: ${note}`);
     byId("cosine-note").textContent = note;
   }

@@ -1,10 +1,10 @@
 """The paper's four claims about a loss plateau, held against one run: a number, a range, and whether it is in it.
 
-A pure function of the metrics table, the task and the plateau that was found. Claims are about the way to the drop: the
-evaluations after step 0 and before it; a run without a plateau leaves them undecided. Peaks, and the columns that stand
-for a run where it has several, are those of its other numbers (`metrics.course`). A claim is left out where it means nothing:
-no partial solution known, a true output that repeats itself, no Ω, no pairs to compare. Definitions, with P and F the
-levels of the loss on the plateau and at the end:
+A pure function of the metrics table, the task and the plateau that was found. Claims are about the way to the drop:
+the evaluations after step 0 and before it; a run without a plateau leaves them undecided. Peaks, and the columns that
+stand for a run where it has several, are those of its other numbers (`metrics.course`). A claim is left out where it
+means nothing: no partial solution known, a true output that repeats itself, no Ω, no pairs to compare. Definitions,
+with P and F the levels of the loss on the plateau and at the end:
 
 partial     A partial solution is generated first. Number: r / drop, with r the first step from which every output of
             the task's partial solution is right in at least 0.95 of the samples, three evaluations running.
@@ -13,7 +13,8 @@ partial     A partial solution is generated first. Number: r / drop, with r the 
             Paper: y₀ of window sums is right after about 70 steps, drops at 155 to 205.
 repetition  Outputs repeat, or vary too little. Number: the largest running median of 3 evaluations of the model's ρ,
             minus the mean ρ of the data; beside it the smallest such median of the entropy over the data's mean
-            entropy. Medians, so that one lucky batch is no finding; the peak itself is told as well. Holds: ≥ 0.2, or an entropy of at most 0.7 of the data's.
+            entropy. Medians, so that one lucky batch is no finding; the peak itself is told as well.
+            Holds: ≥ 0.2, or an entropy of at most 0.7 of the data's.
             Paper: ρ rises from 0.06 to 0.3–0.8 in window sums; prefix sums have a low entropy.
 collapse    Hidden states collapse. Number: the largest COS of the final hidden states (where a task has several
             groups of outputs, of the one where it is largest). Holds: ≥ 0.75.

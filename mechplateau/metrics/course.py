@@ -52,7 +52,9 @@ def collapse_column(metrics: pd.DataFrame, way: np.ndarray) -> str:
     steps = metrics["step"].to_numpy()
     names = [name for name in map(str, metrics.columns) if name.startswith("cos_final")]
     peaks = {name: peak(column(metrics, name), steps, way) for name in names}
-    return max(names, key=lambda name: -np.inf if (found := peaks[name]) is None else found[0], default="cos_final")
+    return max(
+        names, key=lambda name: -np.inf if (found := peaks[name]) is None else found[0], default="cos_final"
+    )
 
 
 def progress_columns(metrics: pd.DataFrame) -> list[str]:

@@ -23,7 +23,9 @@ def summary_cards(view: RunView) -> list[dict[str, Any]]:
     several = {panel.key for panel in panels(view.metrics, view.plateau) if len(panel.lines) > 1}
     which_cos = f" ({numbers.cos_label})" if "cos" in several else ""
     which_apm = f" ({numbers.apm_label})" if "apm" in several else ""
-    onset = "no plateau found" if numbers.onset is None else f"plateau from step {numbers.onset} to {numbers.end}"
+    onset = (
+        "no plateau found" if numbers.onset is None else f"plateau from step {numbers.onset} to {numbers.end}"
+    )
     apm = (numbers.apm_start, numbers.apm_drop, numbers.apm_end)
     # Without a drop there is no middle value to show.
     shown = [value for i, value in enumerate(apm) if i != 1 or numbers.drop is not None]
@@ -90,7 +92,9 @@ def _peak_text(peak: Peak | None) -> str:
 
 def _spark(view: RunView, key: str) -> dict[str, Any] | None:
     """An SVG path of the panel's main curve and the plateau's span, in the small box's units."""
-    column = next((p.lines[0].column for p in panels(view.metrics, view.plateau) if p.key == key and p.lines), None)
+    column = next(
+        (p.lines[0].column for p in panels(view.metrics, view.plateau) if p.key == key and p.lines), None
+    )
     if column is None:
         return None
     stride = max(1, len(view.metrics) // _SPARK_POINTS)

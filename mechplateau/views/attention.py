@@ -1,6 +1,7 @@
 """Attention of any checkpoint in the browser, drawn by CircuitsVis: one map, all heads, or maps side by side.
 
-Cost: a map of 32 × 32 adds 6 kB to a page; a page holds CircuitsVis's script once. For a paper use
+Every map is painted when the page opens; CircuitsVis draws over it what comes on the screen, unless it has more than
+10,000 cells. Cost: a map of 32 × 32 adds 6 kB to a page; a page holds CircuitsVis's script once. For a paper use
 `mechplateau.views.draw_map`, for all steps of a run the report.
 """
 

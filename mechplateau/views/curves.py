@@ -85,9 +85,11 @@ def _draw_panel(ax: Axes, metrics: pd.DataFrame, panel: Panel, plateau: PlateauV
     from mechplateau.views.figure import COLORS, DATA_COLOR, PLATEAU_COLOR
 
     steps = series(metrics, "step")
-    if plateau is not None and plateau.found and None not in (plateau.onset, plateau.end, plateau.drop):
-        ax.axvspan(plateau.onset, plateau.end, color=PLATEAU_COLOR, linewidth=0, zorder=0)
-        ax.axvline(plateau.drop, color="#555555", linewidth=0.7, linestyle=(0, (4, 2)), zorder=1)
+    if plateau is not None and plateau.found:
+        if plateau.onset is not None and plateau.end is not None:
+            ax.axvspan(plateau.onset, plateau.end, color=PLATEAU_COLOR, linewidth=0, zorder=0)
+        if plateau.drop is not None:
+            ax.axvline(plateau.drop, color="#555555", linewidth=0.7, linestyle=(0, (4, 2)), zorder=1)
     shades = colormaps["viridis"]
     for index, column in enumerate(panel.outputs):
         shade = shades(0.95 * index / max(1, len(panel.outputs) - 1))

@@ -93,7 +93,10 @@ def _comparison_context(views: Sequence[RunView]) -> dict[str, Any]:
     claims = [{claim.name: claim for claim in view.claims} for view in views]
     return {
         "title": f"{len(views)} runs compared",
-        "runs": [{"title": visible_token(view.title), "verdict": " ".join([verdict(view), *view.notices])} for view in views],
+        "runs": [
+            {"title": visible_token(view.title), "verdict": " ".join([verdict(view), *view.notices])}
+            for view in views
+        ],
         "rows": comparison_rows(numbers),
         "settings": differing_settings([view.config_yaml for view in views]),
         "claims": [(name, expected[name], [of_run.get(name) for of_run in claims]) for name in names],

@@ -55,7 +55,9 @@ def test_numbers_by_hand():
     assert found["partial"].measured == "output 0 right from step 20, 0.33 of the way; others 0.15"
     # The lone 0.9 is no finding; the median of 0.9, 0.6, 0.6 is.
     assert found["repetition"].value == pytest.approx(0.6 - 0.1)
-    assert found["repetition"].measured.startswith("peak ρ 0.900 at step 10, data 0.100; median of 3 evaluations 0.500")
+    assert found["repetition"].measured.startswith(
+        "peak ρ 0.900 at step 10, data 0.100; median of 3 evaluations 0.500"
+    )
     assert "entropy 0.500 of the data's at step 20" in found["repetition"].measured
     assert found["collapse"].value == 0.95  # the 0.99 comes after the drop
     assert found["collapse"].measured == "0.950 at step 20, 0.100 at the drop"
@@ -150,7 +152,16 @@ def page(curves):
         PlateauView(
             **{
                 name: getattr(plateau, name)
-                for name in ("found", "onset", "drop", "plateau_level", "final_level", "confidence", "reason", "end")
+                for name in (
+                    "found",
+                    "onset",
+                    "drop",
+                    "plateau_level",
+                    "final_level",
+                    "confidence",
+                    "reason",
+                    "end",
+                )
             }
         ),
         (),
@@ -183,7 +194,10 @@ def test_no_two_numbers_for_one_thing(page, monkeypatch, capsys):
 
     # Ends of the plateau: prose, cards, shading, the comparison's table, claims.
     _, onset, end, drop = only(
-        r"stays near (\S+) from step (\d+) to step (\d+) and is half-way to \S+ at step (\d+)", html, both, shown
+        r"stays near (\S+) from step (\d+) to step (\d+) and is half-way to \S+ at step (\d+)",
+        html,
+        both,
+        shown,
     )
     assert only(r"plateau from step (\d+) to (\d+)", html) == (onset, end)
     assert only(r'"plateau":\{"onset":(\d+),"end":(\d+),"drop":(\d+)\}', html, both) == (onset, end, drop)

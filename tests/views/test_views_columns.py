@@ -85,7 +85,9 @@ def test_verdict_says_what_was_found() -> None:
         "Solved (accuracy ≥ 0.95): from step 3 on."
     )
     assert verdict(view_of(TABLE, PlateauView(True, 1, 2, reason="It stays."))).startswith("It stays. ")
-    assert "the loss never drops" in verdict(view_of(TABLE, PlateauView(False, reason="the loss never drops")))
+    assert "the loss never drops" in verdict(
+        view_of(TABLE, PlateauView(False, reason="the loss never drops"))
+    )
     assert "not been looked for" in verdict(view_of(TABLE))
 
 

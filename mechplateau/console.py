@@ -90,7 +90,7 @@ class _Progress:
 def print_run(run: Run) -> None:
     """The short table of a run."""
     console = Console()
-    console.print(f"[bold]{escape(run.name)}[/bold]  ({run.status or 'not begun'})", highlight=False)
+    console.print(f"[bold]{escape(run.name)}[/bold]  ({_state(run)})", highlight=False)
     try:
         view = run_view(run, pictures=False)
     except RunError as error:
@@ -134,7 +134,7 @@ def print_runs(runs: Sequence[Run], unreadable: Mapping[str, str], runs_dir: Pat
     table = Table("run", "task", "seed", "state", "steps", "checkpoints", box=None, padding=(0, 2, 0, 0))
     for run in runs:
         try:
-            done, status = f"{run.reached}/{run.config.training.steps}", run.status or "not begun"
+            done, status = f"{run.reached}/{run.config.training.steps}", _state(run)
             lost = f" ({len(run.missing)} missing)" if run.missing else ""
             kept = f"{len(run.steps)}{lost}"
         except RunError as problem:
@@ -180,6 +180,11 @@ def _number(value: float | int | None) -> str:
     if value is None:
         return "undefined"
     return str(value) if isinstance(value, int) else f"{value:.3f}"
+
+
+def _state(run: Run) -> str:
+    """The status in words; unknown where the record of it is lost."""
+    return run.status or ("unknown" if run.steps else "not begun")
 
 
 def _peak(peak: Peak | None) -> str:

@@ -86,7 +86,7 @@ def probe_numbers(run: Run, scale: Scale = "paper") -> Numbers:
     """Of our split, from what was probed before: probe_plateau (at the checkpoint in the middle of the plateau),
     probe_end (at the last), probe_shuffled (the control, largest over checkpoints); nothing where nothing was."""
     done = _read(run, scale)
-    if not done or set(done) != set(run.steps):
+    if not done or set(done) != {*run.steps, *run.missing}:
         return {}
     plateau = find_plateau(run.metrics["step"].to_numpy(), run.metrics["loss"].to_numpy(dtype=float))
     middle = plateau.midpoint

@@ -80,6 +80,8 @@ def standing(found: Record) -> Standing:
         return Standing(resume=found.resume)
     if found.reached > 0 or found.last is not None:
         why = found.resume_problem or "its resume folder is empty"
+        if found.last is not None and found.resume_problem is None:
+            why = f"the checkpoint of step {found.last} is missing"
         done = max(found.reached, found.last or 0)
         return Standing(
             problem=f"trained up to step {done}, but nothing is left to go on from ({why}); {REMEDY}"

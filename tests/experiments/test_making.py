@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -14,6 +15,7 @@ from mechplateau.experiments.drawing import draw, over_seeds
 from mechplateau.experiments.figures import FIGURES
 from mechplateau.experiments.making import all_recipes, compared_to, make_figure, reduced, state
 from mechplateau.experiments.training import finished_runs
+from mechplateau.runs import load_run
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +113,16 @@ def test_a_spoilt_record_of_probes_is_made_again(toy, runs_dir, tmp_path, spoil)
     assert probes.probe_numbers(run, "small") == {}
     assert make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path).outcomes == made.outcomes
     assert json.loads(path.read_text()) == record
+
+
+def test_the_probe_of_a_partial_copy_has_no_end(toy, runs_dir, tmp_path):
+    """What is left is not the end: its last accuracy is that of an earlier step."""
+    make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path)
+    (run,) = finished_runs("mws-probe", [0], "small", runs_dir).values()
+    copy = load_run(shutil.copytree(run.path, tmp_path / "copy"))
+    assert probes.probe_numbers(copy, "small") == probes.probe_numbers(run, "small") != {}
+    copy.checkpoint_path("after").unlink()
+    assert probes.probe_numbers(copy, "small") == {}
 
 
 def test_claims_may_look_at_runs_that_are_not_drawn():

@@ -91,7 +91,10 @@ NOTHING = {"table_problem": "metrics.parquet is missing"}
         # Its last checkpoint is gone: finished where the state says so too.
         ({**ENDED, "checkpoints": (0, 2), "state": "finished"}, Standing(finished=6)),
         ({**ENDED, "checkpoints": (0, 2), "state": "running", "resume": 6}, Standing(resume=6)),
-        ({**ENDED, "checkpoints": (0, 2), "state": None}, "trained up to step 6, but nothing is left"),
+        (
+            {**ENDED, "checkpoints": (0, 2), "state": None},
+            r"step 6, .* \(the checkpoint of step 6 is missing\); put",
+        ),
         # The table is gone or damaged.
         ({**HALF, "state": "finished"}, "says finished, but metrics.parquet is missing; put a copy back"),
         ({**HALF, "state": "finished", "resume": 4}, "says finished, but metrics.parquet is missing"),

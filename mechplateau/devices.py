@@ -27,13 +27,13 @@ def device_named(device: str | torch.device, kinds: tuple[str, ...] = KNOWN) -> 
     """
     import torch
 
-    expected = ", ".join((*kinds, "cuda:N"))
+    expected = ", ".join(kinds) + " or cuda:N"
     try:
         place = torch.device(device)
     except (RuntimeError, TypeError):
-        raise ConfigError(f"device: expected one of {expected}, got {device!r}") from None
+        raise ConfigError(f"device: expected {expected}, got {device!r}") from None
     if place.type not in kinds:
-        raise ConfigError(f"device: expected one of {expected}, got {str(device)!r}")
+        raise ConfigError(f"device: expected {expected}, got {str(device)!r}")
     if place.type == "cuda":
         number = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (place.index or 0) >= number:

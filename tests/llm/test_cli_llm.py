@@ -116,7 +116,7 @@ def test_the_demonstration_is_trained_first(run, tmp_path: Path, monkeypatch: py
         (
             ["SERIES", "--device", "meta"],
             ConfigError,
-            "device: expected one of cpu, cuda, mps, cuda:N, got 'meta'",
+            "device: expected cpu, cuda, mps or cuda:N, got 'meta'",
         ),
         (["SERIES", "--stage", "2"], ConfigError, "stage: .* has no stage 2; stages there: none"),
     ],

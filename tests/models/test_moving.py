@@ -89,5 +89,5 @@ def test_cuda_without_a_card_is_one_line(linear_model):
 
 @pytest.mark.parametrize("device", ["tpu", "", None, "cpu:x", "vulkan"])
 def test_what_is_no_device_is_one_line(device):
-    with pytest.raises(ConfigError, match="device: expected one of cpu, cuda, mps, cuda:N, got"):
+    with pytest.raises(ConfigError, match="device: expected cpu, cuda, mps or cuda:N, got"):
         device_named(device)

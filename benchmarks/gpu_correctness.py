@@ -18,6 +18,7 @@ import mechplateau_kernels as mk
 from mechplateau_kernels.attention import check as attention_check
 from mechplateau_kernels.attention import launch as attention_launch
 from mechplateau_kernels.attention import reference
+from mechplateau_kernels.attention.configs import Call
 from mechplateau_kernels.cosine import check as cosine_check
 from mechplateau_kernels.cosine import launch as cosine_launch
 
@@ -78,13 +79,14 @@ def exact_integers(section: Section, device: str, shapes=None, modes=MODES) -> N
             for dtype, precision in modes:
                 for flags in ((True, False, 0), (True, True, 2), (False, True, 1)):
                     arguments = (place, pos, d_head, d_v, dtype, *flags, precision)
-                    masses = flags[2] > 0
+                    masses = "aligned" if flags[2] > 0 else None
+                    call = Call(grad_row=masses, grad_set=masses)
                     section.rows.append({
                         "op": "linear_attention", "shape": f"T{pos} d{d_head} dv{d_v}",
                         "mode": mode_name(dtype, precision),
                         "flags": f"causal={flags[0]} intervene={flags[1]} sets={flags[2]}",
                         "ok": attention_check.forward_is_exact(*arguments)
-                        and attention_check.backward_is_exact(*arguments, masses, masses),
+                        and attention_check.backward_is_exact(*arguments, call),
                     })  # fmt: skip
         for pos, d, _ in shapes:
             for dtype in dict.fromkeys(dtype for dtype, _ in modes):

@@ -17,9 +17,11 @@ triton = pytest.importorskip("triton", reason="compiles with triton")
 
 from mechplateau_kernels._launch import LAUNCH_OPTIONS  # noqa: E402
 from mechplateau_kernels.attention import configs, launch, tile  # noqa: E402
+from mechplateau_kernels.attention import ops as attention_ops  # noqa: E402
 from mechplateau_kernels.cosine import configs as cosine_configs  # noqa: E402
 from mechplateau_kernels.cosine import gram, mean  # noqa: E402
 from mechplateau_kernels.cosine import launch as cosine_launch  # noqa: E402
+from mechplateau_kernels.cosine import ops as cosine_ops  # noqa: E402
 from mechplateau_kernels.cosine.reference import FLOOR  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
@@ -236,6 +238,82 @@ def test_calls_compile_as_they_are_specialized(launches, batch, pos, heads, d_he
     cosine_launch.mean_cosine(h.bfloat16(), torch.zeros(pos, dtype=torch.int32), 1, 1)
     assert len(launches) == 4 + 5 + (2 if pos > 32 else 0)
     assert all("wgmma" not in kernel.asm["ptx"] for kernel in launches)
+
+
+@pytest.fixture
+def variants(monkeypatch):
+    """Of each launch the kernel's name and what Triton would compile it for; nothing is compiled or launched."""
+    from triton.runtime.driver import driver
+
+    seen = set()
+
+    def note(kernel, *arguments, grid, warmup, **keywords):
+        binder = kernel.device_caches[0][-1]
+        given = {name: value for name, value in keywords.items() if name in kernel.arg_names}
+        _, specialization, _ = binder(*arguments, **given)
+        seen.add((kernel.fn.__name__, str(specialization)))
+
+    monkeypatch.setattr(triton.JITFunction, "run", note)
+    monkeypatch.setattr(driver, "_active", NoCard())
+    return seen
+
+
+def moved(x):
+    """The same, one element further in memory."""
+    return torch.cat([torch.zeros(1, dtype=x.dtype), x.flatten()])[1:].view(x.shape)
+
+
+def transposed(x):
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+CALLS = {
+    "one head": (2, 5, 1, 8, 8, {}),
+    "odd sizes": (3, 5, 3, 7, 9, {}),
+    "multiples of 16": (2, 16, 16, 32, 16, {}),
+    "one of everything": (1, 1, 1, 1, 1, {}),
+    "width one": (2, 5, 1, 1, 1, {"sets": "own"}),
+    "unaligned": (2, 5, 2, 8, 8, {"change": moved}),
+    "by head": (2, 5, 3, 8, 8, {"change": transposed}),
+    "expanded batch": (1, 5, 1, 8, 8, {"change": lambda x: x.expand(3, -1, -1, -1), "sets": "own"}),
+    "overlapping": (1, 5, 1, 4, 4, {"change": lambda x: x.flatten().unfold(0, 4, 1)[:10].view(1, 10, 1, 4)}),
+    "factor as a tensor": (2, 5, 2, 8, 8, {"c": torch.tensor(2.0)}),
+    "unaligned factor": (2, 5, 2, 8, 8, {"c": torch.arange(3.0)[1]}),
+    "half precision": (2, 5, 1, 8, 8, {"dtype": torch.float16, "sets": None}),
+    "gradients alone": (2, 33, 2, 8, 8, {"masses": False, "sets": "own"}),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_self_check_runs_what_is_launched(name, variants, monkeypatch):
+    batch, pos, heads, d_head, d_v, more = CALLS[name]
+    asked = []
+    for module in (attention_ops, cosine_ops):
+        monkeypatch.setattr(module, "trusted", lambda *question: asked.append(question) or True)
+    change, dtype = more.get("change", lambda x: x), more.get("dtype", torch.float32)
+    q, k = (change(x.to(dtype)) for x in torch.randn(2, batch, pos, heads, d_head))
+    v = change(torch.randn(batch, pos, heads, d_v).to(dtype))
+    batch, pos, heads, _ = q.shape
+    sets = more.get("sets", "shared")
+    bits = None if sets is None else torch.ones(batch if sets == "own" else 1, pos, pos, dtype=torch.uint8)
+    flags = configs.Options(2.0, 0.5, True, sets is not None, 0 if sets is None else 1, "tf32x3")
+    masses = (
+        [torch.ones(batch, heads, pos), torch.ones(batch, heads, 1, pos)]
+        if more.get("masses", sets)
+        else [None] * 2
+    )
+    attention_ops._forward(q, k, v, bits, more.get("c"), *flags)
+    attention_ops._backward(v, *masses, q, k, v, bits, more.get("c"), *flags)
+    h = q.transpose(1, 2)
+    for per_sample in (False, True):
+        cosine_ops._pairwise(h, per_sample)
+    cosine_ops._mean(h, torch.zeros(h.shape[2], dtype=torch.int32), 1, 1)
+    launched = set(variants)
+    assert len(launched) > 4
+    variants.clear()
+    for _, _, configuration, is_exact in asked:
+        is_exact(torch.device("cpu"), *configuration)
+    assert variants == launched
 
 
 def test_the_tested_types_are_all_there_are():

@@ -7,11 +7,12 @@ sm_80 and sm_90; `tests/kernels/test_aot.py` holds every entry to that.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .._launch import chunk_of
+from .._launch import Layout, chunk_of
 
 __all__ = [
     "MAX_POSITIONS",
     "MAX_WIDTH",
+    "Call",
     "Options",
     "TileConfig",
     "backward_config",
@@ -36,6 +37,26 @@ class Options(NamedTuple):
     n_sets: int
     precision: str
     """How float32 is multiplied: "tf32x3", "ieee", "tf32" or, until the operation runs, "auto"."""
+
+
+CONTIGUOUS: Layout = ("16", "16", "16", "aligned")
+
+
+class Call(NamedTuple):
+    """The rest of what Triton compiles a kernel anew for: how the arguments lie in memory (see `_launch`)."""
+
+    heads: int = 2
+    q: Layout = CONTIGUOUS
+    k: Layout = CONTIGUOUS
+    v: Layout = CONTIGUOUS
+    sets: tuple[str, str] | None = ("own", "aligned")
+    """Of one map each sample, or "shared", and the address; None without sets."""
+    c: str | None = None
+    """The address of the factor, where a tensor holds it."""
+    grad_output: Layout = CONTIGUOUS
+    grad_row: str | None = "aligned"
+    grad_set: str | None = "aligned"
+    """Addresses of the masses' gradients, where there are any."""
 
 
 @dataclass(frozen=True)

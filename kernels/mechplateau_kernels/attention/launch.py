@@ -1,4 +1,7 @@
-"""Launches of the tile kernels: shapes and strides in, fresh tensors out. Imports triton."""
+"""Launches of the tile kernels: shapes and strides in, fresh tensors out. Imports triton.
+
+Tensors come as `_launch.regular` makes them, the masses' gradients contiguous.
+"""
 
 from typing import Any
 
@@ -6,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from .._launch import LAUNCH_OPTIONS, allocate, unit_stride
+from .._launch import LAUNCH_OPTIONS, allocate
 from . import tile
 from .configs import Options, TileConfig, backward_config, effective_precision, forward_config
 
@@ -57,7 +60,6 @@ def forward(
     options: Options,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Output `[batch, pos, head, d_v]`, row mass `[batch, head, pos]`, set mass `[batch, head, set, pos]`."""
-    q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
     batch, pos, heads, _ = q.shape
     output = allocate((batch, pos, heads, v.shape[3]), v.dtype, v.device)
     row_mass = allocate((batch, heads, pos), torch.float32, q.device)
@@ -88,17 +90,12 @@ def backward(
     options: Options,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v, each `[batch, pos, head, d]`."""
-    q, k, v = unit_stride(q), unit_stride(k), unit_stride(v)
-    grad_output = unit_stride(grad_output)
     batch, pos, heads, d_head = q.shape
     grad_q = allocate((batch, pos, heads, d_head), q.dtype, q.device)
     grad_k = allocate((batch, pos, heads, d_head), q.dtype, q.device)
     grad_v = allocate((batch, pos, heads, v.shape[3]), v.dtype, v.device)
     if batch == 0:
         return grad_q, grad_k, grad_v
-    # Masses are small, and their gradients often expanded scalars.
-    grad_row = None if grad_row is None else grad_row.contiguous()
-    grad_set = None if grad_set is None or options.n_sets == 0 else grad_set.contiguous()
     options, mode = _settled(q, v, options)
     config = backward_config(mode, pos, d_head, v.shape[3])
     blocks = config.BT // config.BM

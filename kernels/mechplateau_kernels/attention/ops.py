@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from .._dispatch import full_precision
+from .._launch import address, layout, regular
 from .._library import define, define_vmap, differentiable, fold, unfold
 from .._selfcheck import trusted
 from . import reference
-from .configs import Options
+from .configs import Call, Options
 
 __all__ = ["fused_linear_attention"]
 
@@ -65,9 +66,14 @@ def _options(dtype: torch.dtype, flags: tuple[Any, ...]) -> Options:
     return options
 
 
-def _configuration(q: Tensor, v: Tensor, options: Options) -> tuple[Any, ...]:
-    """What a compiled kernel depends on, as far as a miscompilation could."""
-    return (q.shape[1], q.shape[3], v.shape[3], q.dtype, *options[2:])
+def _configuration(
+    q: Tensor, k: Tensor, v: Tensor, bits: Tensor | None, c_tensor: Tensor | None, options: Options
+) -> tuple[tuple[Any, ...], Call]:
+    """What a compiled kernel depends on: shapes and options, and how the arguments lie in memory."""
+    shapes = (q.shape[1], q.shape[3], v.shape[3], q.dtype, *options[2:])
+    sets = None if bits is None else ("shared" if bits.shape[0] == 1 else "own", address(bits))
+    factor = None if c_tensor is None else address(c_tensor)
+    return shapes, Call(q.shape[2], layout(q), layout(k), layout(v), sets, factor)
 
 
 def _forward(
@@ -76,7 +82,9 @@ def _forward(
     from . import check, launch
 
     options = _options(q.dtype, flags)
-    if trusted("linear_attention", q.device, _configuration(q, v, options), check.forward_is_exact):
+    q, k, v = regular(q), regular(k), regular(v)
+    shapes, call = _configuration(q, k, v, bits, c_tensor, options)
+    if trusted("linear_attention", q.device, (*shapes, call), check.forward_is_exact):
         return launch.forward(q, k, v, bits, c_tensor, options)
     with full_precision(q.device):
         output, row_mass, set_mass = _by_reference(q, k, v, bits, c_tensor, options)
@@ -101,8 +109,17 @@ def _backward(
     from . import check, launch
 
     options = _options(q.dtype, flags)
-    configuration = (*_configuration(q, v, options), grad_row is not None, grad_set is not None)
-    if trusted("linear_attention_backward", q.device, configuration, check.backward_is_exact):
+    q, k, v, grad_output = regular(q), regular(k), regular(v), regular(grad_output)
+    # Masses are small, and their gradients often expanded scalars.
+    grad_row = None if grad_row is None else grad_row.contiguous()
+    grad_set = None if grad_set is None or options.n_sets == 0 else grad_set.contiguous()
+    shapes, call = _configuration(q, k, v, bits, c_tensor, options)
+    call = call._replace(
+        grad_output=layout(grad_output),
+        grad_row=None if grad_row is None else address(grad_row),
+        grad_set=None if grad_set is None else address(grad_set),
+    )
+    if trusted("linear_attention_backward", q.device, (*shapes, call), check.backward_is_exact):
         return launch.backward(grad_output, grad_row, grad_set, q, k, v, bits, c_tensor, options)
     grads = _gradients_by_reference(
         grad_output, grad_row, grad_set, q, k, v, bits, c_tensor, *options

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from .._launch import chunk_of
+from .._launch import Layout, chunk_of
 
 __all__ = [
     "GRAM_STAGES",
@@ -12,6 +12,7 @@ __all__ = [
     "MAX_SHARES",
     "MAX_WIDTH",
     "MEAN_WARPS",
+    "Call",
     "gram_blocks",
     "mean_blocks",
 ]
@@ -27,6 +28,19 @@ GRAM_STAGES = 3
 MEAN_WARPS = 4
 MEAN_TILE = 4096
 """Elements of a block of whole rows."""
+
+
+class Call(NamedTuple):
+    """The rest of what Triton compiles a kernel anew for (see `_launch`)."""
+
+    h: Layout = ("16", "16", "16", "aligned")
+    batch: str = "any"
+    """`kind` of the number of samples."""
+    shares: str = "any"
+    """`kind` of the number of programs they are shared among."""
+    n_groups: int = 2
+    """Of positions; of the mean only."""
+    groups: str = "aligned"
 
 
 class GramBlocks(NamedTuple):

@@ -1,15 +1,15 @@
-"""Launches of the cosine kernels. Imports triton."""
+"""Launches of the cosine kernels, on tensors as `_launch.regular` makes them. Imports triton."""
 
 import torch
 import triton
 from torch import Tensor
 
-from .._launch import LAUNCH_OPTIONS, allocate, chunk_of, unit_stride
+from .._launch import LAUNCH_OPTIONS, allocate, chunk_of
 from . import gram, mean
 from .configs import GRAM_STAGES, GRAM_WARPS, MAX_SHARES, MEAN_WARPS, gram_blocks, mean_blocks
 from .reference import FLOOR
 
-__all__ = ["mean_cosine", "pairwise_cosine"]
+__all__ = ["mean_cosine", "pairwise_cosine", "shares_of"]
 
 INTERPRETED = not isinstance(gram.gram_kernel, triton.JITFunction)
 
@@ -25,15 +25,25 @@ def _sum_shares(shares: Tensor) -> Tensor:
     return result
 
 
-def pairwise_cosine(h: Tensor, per_sample: bool) -> Tensor:
-    """`[lead, batch, pos, d]` -> `[lead, batch, pos, pos]` or, averaged, `[lead, pos, pos]`."""
-    h = unit_stride(h)
+def shares_of(batch: int, per_sample: bool = False) -> int:
+    """How many programs a batch is shared among."""
+    return batch if per_sample else min(batch, MAX_SHARES)
+
+
+def pairwise_cosine(
+    h: Tensor, per_sample: bool, factor: float | None = None, n_shares: int | None = None
+) -> Tensor:
+    """`[lead, batch, pos, d]` -> `[lead, batch, pos, pos]` or, averaged, `[lead, pos, pos]`.
+
+    `factor` (None: 1/batch) of the sum over samples, and the number of shares, are the exact test's to choose.
+    """
     lead, batch, pos, d = h.shape
     blocks = gram_blocks(h.element_size(), pos, d)
-    n_shares = batch if per_sample else min(batch, MAX_SHARES)
+    n_shares = n_shares or shares_of(batch, per_sample)
+    factor = factor or (1.0 if per_sample else 1.0 / batch)
     shares = allocate((lead, n_shares, pos, pos), torch.float32, h.device)
     gram.gram_kernel[(lead * n_shares * (blocks.BT // blocks.BM) ** 2,)](
-        h, shares, 1.0 if per_sample else 1.0 / batch, batch, pos, n_shares, *h.stride()[:3],
+        h, shares, factor, batch, pos, n_shares, *h.stride()[:3],
         D=d, BM=blocks.BM, BT=blocks.BT, BD=blocks.BD, FLOOR_SQUARED=FLOOR**2,
         PRECISION="tf32x3", WIDEN=INTERPRETED and h.dtype != torch.float32,
         num_warps=GRAM_WARPS, num_stages=GRAM_STAGES, **LAUNCH_OPTIONS,
@@ -41,15 +51,22 @@ def pairwise_cosine(h: Tensor, per_sample: bool) -> Tensor:
     return shares if per_sample else _sum_shares(shares.flatten(2)).view(lead, pos, pos)
 
 
-def mean_cosine(h: Tensor, groups: Tensor, n_groups: int, n_pairs: int) -> Tensor:
-    """`[lead, batch, pos, d]` and int32 groups `[pos]` -> `[lead]`."""
-    h = unit_stride(h)
+def mean_cosine(
+    h: Tensor,
+    groups: Tensor,
+    n_groups: int,
+    n_pairs: int,
+    factor: float | None = None,
+    n_shares: int | None = None,
+) -> Tensor:
+    """`[lead, batch, pos, d]` and int32 groups `[pos]` -> `[lead]`; `factor` (None: 1/(2·batch·n_pairs)) as above."""
     lead, batch, pos, d = h.shape
     blocks = mean_blocks(pos, d)
-    n_shares = min(batch, MAX_SHARES)
+    n_shares = n_shares or shares_of(batch)
+    factor = factor or 1.0 / (2.0 * batch * n_pairs)
     shares = allocate((lead, n_shares, 1), torch.float32, h.device)
     mean.mean_kernel[(lead * n_shares,)](
-        h, groups, shares, 1.0 / (2.0 * batch * n_pairs), batch, pos, n_groups, n_shares, *h.stride()[:3],
+        h, groups, shares, factor, batch, pos, n_groups, n_shares, *h.stride()[:3],
         D=d, BD=blocks.BD, BT=blocks.BT, FLOOR_SQUARED=FLOOR**2, num_warps=MEAN_WARPS, **LAUNCH_OPTIONS,
     )  # fmt: skip
     return _sum_shares(shares).view(lead)

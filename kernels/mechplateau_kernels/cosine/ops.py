@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from .._dispatch import full_precision
+from .._launch import address, kind, layout, regular
 from .._library import define, define_vmap, differentiable, fold, unfold
 from .._selfcheck import trusted
 from . import reference
+from .configs import Call
 
 __all__ = ["fused_mean_cosine", "fused_pairwise_cosine"]
 
@@ -25,7 +27,10 @@ def _pairwise_by_reference(h: Tensor, per_sample: bool) -> Tensor:
 def _pairwise(h: Tensor, per_sample: bool) -> Tensor:
     from . import check, launch
 
-    configuration = (h.shape[2], h.shape[3], h.dtype, per_sample)
+    h = regular(h)
+    shares = launch.shares_of(h.shape[1], per_sample)
+    call = Call(layout(h), kind(h.shape[1]), kind(shares))
+    configuration = (h.shape[2], h.shape[3], h.dtype, per_sample, call)
     if not trusted("pairwise_cosine", h.device, configuration, check.pairwise_is_exact):
         with full_precision(h.device):
             return _pairwise_by_reference(h, per_sample)
@@ -41,7 +46,11 @@ def _pairwise_fake(h: Tensor, per_sample: bool) -> Tensor:
 def _mean(h: Tensor, groups: Tensor, n_groups: int, n_pairs: int) -> Tensor:
     from . import check, launch
 
-    if not trusted("mean_pairwise_cosine", h.device, (h.shape[2], h.shape[3], h.dtype), check.mean_is_exact):
+    h = regular(h)
+    shares = launch.shares_of(h.shape[1])
+    call = Call(layout(h), kind(h.shape[1]), kind(shares), n_groups, address(groups))
+    configuration = (h.shape[2], h.shape[3], h.dtype, call)
+    if not trusted("mean_pairwise_cosine", h.device, configuration, check.mean_is_exact):
         with full_precision(h.device):
             return reference.mean_cosine_of_groups(h, groups, n_groups, n_pairs)
     return launch.mean_cosine(h, groups, n_groups, n_pairs)

@@ -12,6 +12,7 @@ import torch
 import mechplateau_kernels as mk
 from mechplateau_kernels import _launch
 from mechplateau_kernels.attention import check, launch, reference
+from mechplateau_kernels.attention.configs import Call
 
 DEVICE = "cpu" if launch.INTERPRETED else "cuda"
 
@@ -379,13 +380,14 @@ PRECISIONS = [
 )
 @pytest.mark.parametrize(("dtype", "precision"), PRECISIONS, ids=str)
 @pytest.mark.parametrize("flags", [(True, True, 2), (False, True, 1), (True, False, 0)], ids=str)
-def test_small_integers_give_the_exact_bits(pos, d_head, d_v, dtype, precision, flags, monkeypatch):
+def test_small_integers_give_the_exact_bits(pos, d_head, d_v, dtype, precision, flags):
+    masses = "aligned" if flags[2] > 0 else None
+    call = Call(grad_row=masses, grad_set=masses)
     if DEVICE == "cpu":
-        monkeypatch.setattr(check, "HEADS", 1)  # the interpreter is slow
+        call = call._replace(heads=1)  # the interpreter is slow
     device = torch.device(DEVICE)
-    assert check.forward_is_exact(device, pos, d_head, d_v, dtype, *flags, precision)
-    grads = (flags[2] > 0, flags[2] > 0)
-    assert check.backward_is_exact(device, pos, d_head, d_v, dtype, *flags, precision, *grads)
+    assert check.forward_is_exact(device, pos, d_head, d_v, dtype, *flags, precision, call)
+    assert check.backward_is_exact(device, pos, d_head, d_v, dtype, *flags, precision, call)
 
 
 def test_the_exact_test_sees_one_wrong_number(monkeypatch):
@@ -404,6 +406,46 @@ def test_the_exact_test_sees_one_wrong_number(monkeypatch):
         monkeypatch.setattr(launch, "forward", spoil(right_forward, which))
         assert not check.forward_is_exact(device, 9, 16, 16, torch.float32, True, True, 1, "tf32x3")
         monkeypatch.setattr(launch, "backward", spoil(right_backward, which))
-        assert not check.backward_is_exact(
-            device, 9, 16, 16, torch.float32, True, True, 1, "tf32x3", True, True
-        )
+        assert not check.backward_is_exact(device, 9, 16, 16, torch.float32, True, True, 1, "tf32x3")
+
+
+@pytest.mark.parametrize("precision", ["tf32x3", "ieee", "tf32"])
+def test_the_exact_test_sees_tf32_where_more_is_promised(precision, monkeypatch):
+    """The interpreter knows no tf32: one factor is cut off instead."""
+    right = {"forward": launch.forward, "backward": launch.backward}
+    arguments = (torch.device(DEVICE), 9, 16, 20, torch.float32, True, True, 1, precision)
+
+    def cut_off(name, which):
+        def run(*given):
+            changed = list(given)
+            changed[which] = (given[which].view(torch.int32) & -0x2000).view(torch.float32)
+            return right[name](*changed)
+
+        return run
+
+    for name, is_exact, factors in (
+        ("forward", check.forward_is_exact, (0, 1, 2)),
+        ("backward", check.backward_is_exact, (0, 3, 4, 5)),
+    ):
+        for which in factors:
+            monkeypatch.setattr(launch, name, cut_off(name, which))
+            assert is_exact(*arguments) == (precision == "tf32"), (name, which)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call(1, ("1", "any", "16", "unaligned"), sets=("shared", "unaligned"), c="unaligned"),
+        Call(
+            3,
+            ("any", "16", "any", "aligned"),
+            v=("16", "any", "any", "unaligned"),
+            grad_row=None,
+            c="aligned",
+        ),
+    ],
+)
+def test_the_exact_test_of_other_variants(call):
+    arguments = (torch.device(DEVICE), 7, 12, 20, torch.float32, True, True, 2, "tf32x3", call)
+    assert check.forward_is_exact(*arguments)
+    assert check.backward_is_exact(*arguments)

@@ -7,6 +7,7 @@ import torch
 
 import mechplateau_kernels as mk
 from mechplateau_kernels.cosine import check, launch
+from mechplateau_kernels.cosine.configs import Call
 
 DEVICE = "cpu" if launch.INTERPRETED else "cuda"
 GATE = 4e-6  # absolute
@@ -172,13 +173,32 @@ def test_gradients(measure, dtype):
 
 @pytest.mark.parametrize(("pos", "d"), [(1, 1), (16, 256), (17, 40), (33, 20)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_powers_of_two_give_the_exact_bits(pos, d, dtype, monkeypatch):
-    if DEVICE == "cpu":
-        monkeypatch.setattr(check, "BATCH", 2)  # the interpreter is slow
+def test_integers_give_the_exact_bits(pos, d, dtype):
     device = torch.device(DEVICE)
     assert check.pairwise_is_exact(device, pos, d, dtype, True)
     assert check.pairwise_is_exact(device, pos, d, dtype, False)
     assert check.mean_is_exact(device, pos, d, dtype)
+
+
+def test_the_exact_test_sees_tf32(monkeypatch):
+    """The interpreter knows no tf32: its inputs are cut off instead."""
+    right, device = launch.pairwise_cosine, torch.device(DEVICE)
+
+    def cut_off(h, *rest):
+        return right((h.view(torch.int32) & -0x2000).view(torch.float32), *rest)
+
+    monkeypatch.setattr(launch, "pairwise_cosine", cut_off)
+    for per_sample in (True, False):
+        assert not check.pairwise_is_exact(device, 9, 16, torch.float32, per_sample)
+
+
+@pytest.mark.parametrize(
+    "call", [Call(batch="any", shares="16"), Call(("1", "any", "16", "unaligned"), "1", "1", 3)]
+)
+def test_the_exact_test_of_other_variants(call):
+    device = torch.device(DEVICE)
+    assert check.pairwise_is_exact(device, 6, 20, torch.float32, False, call)
+    assert check.mean_is_exact(device, 6, 20, torch.float32, call)
 
 
 def test_the_exact_test_sees_one_wrong_number(monkeypatch):

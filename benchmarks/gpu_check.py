@@ -8,11 +8,17 @@ checks, times beside eager torch, torch.compile and flash-linear-attention, and 
 CUDA graph, on a plain-torch model and, where transformer-lens is installed, a HookedTransformer. Needs torch,
 triton and numpy. Without a CUDA device it says so and measures nothing. Exit code 1:
 something is wrong; the report says what.
+
+transformer-lens and flash-linear-attention take part where they can be imported. To a machine that can fetch nothing
+they travel in the folder `.gpu-packages` of the checkout (or `--packages`), which is looked in last:
+
+    pip install --target .gpu-packages --no-deps flash-linear-attention fla-core einops
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import os
 import shutil
@@ -51,11 +57,18 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for kernels.json and kernels.md")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds the whole check may take")
+    parser.add_argument(
+        "--packages", type=Path, default=HERE.parent / ".gpu-packages",
+        help="folder of packages that are not installed (default: .gpu-packages of the checkout)",
+    )  # fmt: skip
     parser.add_argument("--tasks", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.tasks is not None:
         return _worker(json.loads(arguments.tasks), arguments.out)
 
+    if arguments.packages.is_dir():
+        # Last, so that what is installed on the machine wins.
+        sys.path.append(str(arguments.packages.resolve()))
     report = Report(arguments.out, arguments.budget)
     report.environment = environment()
     if not torch.cuda.is_available():
@@ -106,6 +119,11 @@ def environment() -> dict[str, Any]:
             _output("git", "-C", str(HERE), "status", "--porcelain", "--untracked-files=no")
         ),
     }
+    for peer in ("transformer-lens", "flash-linear-attention"):
+        try:
+            facts[peer] = importlib.metadata.version(peer)
+        except importlib.metadata.PackageNotFoundError:
+            facts[peer] = None
     try:
         import triton
 
@@ -246,6 +264,8 @@ def memory_checks(section: Section, report: Report) -> None:
                 name,
                 "--error-exitcode",
                 "9",
+                # Torch asks the driver about things and expects some of the answers to be errors.
+                *(["--report-api-errors", "no"] if name == "memcheck" else []),
                 sys.executable,
                 str(Path(__file__).resolve()),
             ]

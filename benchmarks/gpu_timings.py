@@ -59,11 +59,9 @@ def _providers(case: peers.AttentionCase, section: Section) -> dict[str, Callabl
         "eager": peers.eager_attention,
     }
     if case.name in COMPILED:
-        providers["torch.compile"] = torch.compile(peers.eager_attention, dynamic=False)
+        providers["torch.compile"] = peers.compiled_attention()
     if case.name == ATTENTION[0].name:
-        providers["torch.compile, max-autotune"] = torch.compile(
-            peers.eager_attention, dynamic=False, mode="max-autotune-no-cudagraphs"
-        )
+        providers["torch.compile, max-autotune"] = peers.compiled_attention(mode="max-autotune-no-cudagraphs")
     fla = peers.fla_attention()
     if isinstance(fla, str):
         if fla not in section.notes:
@@ -82,8 +80,9 @@ def attention(section: Section, ceilings: Ceilings, left: Callable[[], float], d
         if left() < 20:
             section.notes.append(f"{case.name} and what follows: out of time")
             return
-        inputs = [(*case.inputs(device, seed)[:3], case.chosen(device)) for seed in range(SETS)]
-        gradients = [case.inputs(device, seed)[3] for seed in range(SETS)]
+        drawn, chosen = [case.inputs(device, seed) for seed in range(SETS)], case.chosen(device)
+        inputs = [(q, k, v, chosen) for q, k, v, _ in drawn]
+        gradients = [g for *_, g in drawn]
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if case.precision == "tf32" else "highest")
         try:

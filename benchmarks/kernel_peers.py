@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,14 +77,35 @@ def apm_of_map(attn: Tensor, chosen: Tensor, rows: slice) -> Tensor:
     return ((mass * chosen[rows]).sum(dim=(1, 2, 3)) / mass.sum(dim=(1, 2, 3))).mean()
 
 
+@lru_cache
+def future_positions(pos: int, device: torch.device) -> Tensor:
+    """bool `[pos, pos]`, above the diagonal: made once, as the paper's model keeps its mask in a buffer."""
+    return torch.ones(pos, pos, dtype=torch.bool, device=device).triu(1)
+
+
 def eager_attention(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """The paper's formula, one torch operation after the other."""
+    return masked_attention(q, k, v, chosen, future_positions(q.shape[1], q.device))
+
+
+def masked_attention(
+    q: Tensor, k: Tensor, v: Tensor, chosen: Tensor, masked: Tensor
+) -> tuple[Tensor, Tensor]:
     pos = q.shape[1]
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
-    causal = torch.ones(pos, pos, dtype=torch.bool, device=q.device).tril()
-    attn = scores.masked_fill(~causal, 0.0)
+    attn = scores.masked_fill(masked, 0.0)
     return (attn @ v).transpose(1, 2), apm_of_map(attn, chosen, slice(pos // 2, None))
+
+
+def compiled_attention(**options: Any) -> Callable[..., tuple[Tensor, Tensor]]:
+    """`eager_attention` through torch.compile, which gets the mask as an argument."""
+    compiled = torch.compile(masked_attention, dynamic=False, **options)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        return compiled(q, k, v, chosen, future_positions(q.shape[1], q.device))
+
+    return attend
 
 
 def our_attention(precision: str, backend: str = "auto") -> Callable[..., tuple[Tensor, Tensor]]:

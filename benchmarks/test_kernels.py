@@ -74,7 +74,7 @@ def with_gradients(attend):
 
 @pytest.fixture(scope="module")
 def compiled():
-    return torch.compile(peers.eager_attention)
+    return peers.compiled_attention()
 
 
 def test_attention_forward_against_eager(benchmark):

@@ -127,8 +127,78 @@ def test_the_steps_time_on_a_hooked_transformer(monkeypatch):
     section = gpu_report.Section("")
     gpu_step.times_on_hooked(section, {"ms": 6.0}, "cpu")
     assert not section.notes
-    assert [row["model"] for row in section.rows] == ["HookedTransformer"] * 2
-    assert [row["paper's / this"] for row in section.rows] == [3.0, 3.0]
+    times, checks = section.rows[:3], section.rows[3:]
+    assert {row["model"] for row in section.rows} == {"HookedTransformer"}
+    assert [row["paper's / this"] for row in times] == [3.0, 3.0, 3.0]
+    assert "update and measurement as CUDA graphs" in times[2]["step"]
+    assert [row["ok"] for row in checks] == [True, True]
+
+
+def test_a_measurement_whose_replay_is_off_fails(monkeypatch):
+    gpu_step = pytest.importorskip("gpu_step")
+    from mechplateau.training.graphed import GraphedMeasurement
+
+    monkeypatch.setattr(gpu_step, "_milliseconds", lambda step, rounds, warmup: 2.0)
+    right = GraphedMeasurement.__call__
+    monkeypatch.setattr(GraphedMeasurement, "__call__", lambda self, *tokens: right(self, *tokens) + 1e-4)
+    section = gpu_report.Section("")
+    gpu_step.times_on_hooked(section, {}, "cpu")
+    assert [row["ok"] for row in section.rows[3:]] == [False, False]
+
+
+def test_memcheck_leaves_the_drivers_answers_alone(tmp_path, monkeypatch):
+    commands = []
+
+    def run(command, **keywords):
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0, "========= ERROR SUMMARY: 0 errors\n", "")
+
+    monkeypatch.setattr(gpu_check.shutil, "which", lambda name: name)
+    monkeypatch.setattr(gpu_check.subprocess, "run", run)
+    section = gpu_report.Section("")
+    gpu_check.memory_checks(section, gpu_report.Report(tmp_path, 100))
+    assert [row["ok"] for row in section.rows] == [True, True]
+    memcheck = commands[0]
+    assert memcheck[memcheck.index("--report-api-errors") + 1] == "no"
+    assert memcheck.index("--report-api-errors") < memcheck.index(sys.executable)
+
+
+def test_every_input_is_drawn_once_and_the_mask_is_made_once(monkeypatch):
+    gpu_timings, peers = pytest.importorskip("gpu_timings"), pytest.importorskip("kernel_peers")
+    drawn = []
+    case = peers.AttentionCase(1, 4, 1, 4)
+    right = peers.AttentionCase.inputs
+
+    def inputs(self, device, seed=0):
+        drawn.append(seed)
+        return right(self, device, seed)
+
+    monkeypatch.setattr(peers.AttentionCase, "inputs", inputs)
+    monkeypatch.setattr(gpu_timings, "ATTENTION", [case])
+    monkeypatch.setattr(gpu_timings, "_attention_case", lambda *_: None)
+    gpu_timings.attention(gpu_report.Section(""), {}, lambda: 100.0, "cpu")
+    assert drawn == list(range(gpu_timings.SETS))
+
+    q, k, v, _ = right(case, "cpu")
+    first = peers.eager_attention(q, k, v, case.chosen("cpu"))
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: pytest.fail("the mask is made again"))
+    again = peers.eager_attention(q, k, v, case.chosen("cpu"))
+    assert torch.equal(first[0], again[0])
+
+
+def test_packages_that_travel_are_found_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    (tmp_path / "packages" / "flash_linear_attention-9.9.dist-info").mkdir(parents=True)
+    (tmp_path / "packages" / "flash_linear_attention-9.9.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: flash-linear-attention\nVersion: 9.9\n"
+    )
+    out, packages = str(tmp_path / "out"), str(tmp_path / "packages")
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--out", out, "--packages", packages])
+    assert gpu_check.main() == 0
+    assert sys.path[-1] == packages
+    facts = json.loads((tmp_path / "out" / "kernels.json").read_text())["environment"]
+    assert facts["flash-linear-attention"] == "9.9"
 
 
 def test_without_mechplateau_the_hooked_rows_are_left_out_with_a_note(monkeypatch):

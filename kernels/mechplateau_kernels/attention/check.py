@@ -91,7 +91,8 @@ def forward_is_exact(
 
     case = _Case(device, pos, d_head, d_v, dtype, causal, intervene, n_sets, precision, call)
     expected = case.outputs(*case.exact[:3])
-    got = launch.forward(*case.given[:3], case.bits, case.c, case.options)
+    q, k, v, _ = case.given
+    got = launch.forward(q, k, v, case.bits, case.c, case.options)
     return all(torch.equal(x.cpu(), y.to(x.dtype)) for x, y in zip(got, expected, strict=True))
 
 
@@ -112,10 +113,10 @@ def backward_is_exact(
     )
     pairs = [(out, grad) for out, grad in zip(outputs, (g, g_row, g_set), strict=True) if grad is not None]
     expected = torch.autograd.grad([out for out, _ in pairs], leaves, [grad for _, grad in pairs])
-    on_device = [
+    given_row, given_set = (
         None if x is None or where is None else _at(x.float(), where, device)
         for x, where in ((g_row, call.grad_row), (g_set, call.grad_set))
-    ]
+    )
     q, k, v, given_g = case.given
-    got = launch.backward(given_g, *on_device, q, k, v, case.bits, case.c, case.options)
+    got = launch.backward(given_g, given_row, given_set, q, k, v, case.bits, case.c, case.options)
     return all(torch.equal(x.cpu(), y.to(x.dtype)) for x, y in zip(got, expected, strict=True))

@@ -1,0 +1,99 @@
+"""How a model developed: learning coefficients that say what they measured, stages, curvature, the path of training.
+
+| question | tool | cost |
+|---|---|---|
+| how degenerate is the loss around these weights, and is that what was measured? | `llc` | two sets of chains |
+| … from losses along chains that were sampled already | `estimate`, `estimate_from` | none |
+| … the chains themselves, to look at or go on with | `sample`, `resume` | one set of chains |
+| which settings give an estimate that means something? | `calibrate` | `llc`, times the settings |
+| is λ̂ over checkpoints more than the loss? | `affine_check` | none |
+| where does a curve turn or pause, beside the loss? | `stages` | a fit |
+| how curved is the loss here? | `hessian` | some tens of backward passes |
+| which way did training go? | `trajectory` | checkpoints² products |
+| does an estimator get the right number where it is known? | `toys` | seconds |
+
+A model is a torch module, or parameters by name; its loss is any function `losses(model, batch)` whose mean counts.
+Data are `Rows` (a data set), `Fresh` (new at every step) or a list of batches. Names are imported when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mechplateau.development.affine import AffineCheck, affine_check
+    from mechplateau.development.boundaries import Boundary, Stages, StagesBesideLoss, stages
+    from mechplateau.development.calibration import calibrate
+    from mechplateau.development.curvature import Curvature, hessian
+    from mechplateau.development.data import Fresh, Rows
+    from mechplateau.development.estimator import Estimate, estimate, estimate_from
+    from mechplateau.development.learning_coefficient import StepSizeWarning, default_n_beta, llc
+    from mechplateau.development.path import Trajectory, trajectory
+    from mechplateau.development.sgld import AllChainsLost, Sampling, Trace, resume, sample, sgld_step
+
+_HOMES = {
+    "AffineCheck": "affine",
+    "AllChainsLost": "sgld",
+    "Boundary": "boundaries",
+    "Curvature": "curvature",
+    "Estimate": "estimator",
+    "Fresh": "data",
+    "Rows": "data",
+    "Sampling": "sgld",
+    "Stages": "boundaries",
+    "StagesBesideLoss": "boundaries",
+    "StepSizeWarning": "learning_coefficient",
+    "Trace": "sgld",
+    "Trajectory": "path",
+    "affine_check": "affine",
+    "calibrate": "calibration",
+    "default_n_beta": "learning_coefficient",
+    "estimate": "estimator",
+    "estimate_from": "estimator",
+    "hessian": "curvature",
+    "llc": "learning_coefficient",
+    "resume": "sgld",
+    "sample": "sgld",
+    "sgld_step": "sgld",
+    "stages": "boundaries",
+    "trajectory": "path",
+}
+
+__all__ = [
+    "AffineCheck",
+    "AllChainsLost",
+    "Boundary",
+    "Curvature",
+    "Estimate",
+    "Fresh",
+    "Rows",
+    "Sampling",
+    "Stages",
+    "StagesBesideLoss",
+    "StepSizeWarning",
+    "Trace",
+    "Trajectory",
+    "affine_check",
+    "calibrate",
+    "default_n_beta",
+    "estimate",
+    "estimate_from",
+    "hessian",
+    "llc",
+    "resume",
+    "sample",
+    "sgld_step",
+    "stages",
+    "trajectory",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

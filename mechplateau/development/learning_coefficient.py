@@ -1,0 +1,145 @@
+"""The whole analysis of one set of weights in one call: chains, a second set at 2nβ, the step check, the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mechplateau.development.curvature import hessian
+from mechplateau.development.data import Batches, as_batches
+from mechplateau.development.estimator import Estimate, estimate_from, stability_of
+from mechplateau.development.sgld import AllChainsLost, Sampling, Trace, sample
+from mechplateau.development.verdicts import STEP_LIMIT
+from mechplateau.development.weights import Losses, Model, Parts
+from mechplateau.errors import UserError
+
+
+class StepSizeWarning(UserWarning):
+    """The step is too large for the stiffest direction at w*."""
+
+
+def llc(
+    model: Model,
+    losses: Losses,
+    data: Batches | Sequence[Any] | None,
+    *,
+    step_size: float,
+    n_beta: float | None = None,
+    localization: float = 1.0,
+    chains: int = 4,
+    draws: int = 200,
+    burn_in: int = 0,
+    seed: int = 0,
+    trivial_loss: float | None = None,
+    elasticity: bool = True,
+    step_check: bool = True,
+    h_max: float | None = None,
+    parts: Parts | None = None,
+    paired: bool = True,
+    stacked: bool | None = None,
+    chains_at_once: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Estimate:
+    """The local learning coefficient at a model's weights, with its verdict.
+
+        estimate = llc(model, losses, Rows(tokens, batch_size=256), step_size=1e-5, localization=100.0,
+                       trivial_loss=math.log(vocab))
+        print(estimate.llc, estimate.verdict, estimate.reason)
+
+    Args:
+        model: a module, or parameters by name. It is as before afterwards, mode, hooks and device included.
+        losses: `losses(model, batch)` → a tensor whose mean is the loss; `losses(model)` where `data` is None.
+        data: `Rows`, `Fresh`, a list of batches, or None.
+        step_size, localization: ε and γ.
+        n_beta: nβ; None: n / ln n, with the data's n.
+        chains, draws, burn_in, seed: as in `Sampling`.
+        trivial_loss: the loss of a model that does not look at its input; `math.inf`: there is none. Without it no
+            estimate is called local.
+        elasticity: sample a second set of chains at 2nβ, which costs as much again.
+        step_check: measure h_max and warn where ε(nβ·h_max + γ) ≥ 0.4; about 20 Hessian-vector products.
+        h_max: the largest eigenvalue of the Hessian, where it is known.
+        parts: which weights move; None: all that are not frozen.
+        paired, stacked, chains_at_once: as for `sample`.
+        progress: called with steps done and steps in all, both sets together.
+
+    Returns:
+        The estimate. The same seed gives the same bits.
+
+    Raises:
+        UserError: settings, data or parts that make no sense.
+        AllChainsLost: every chain went to infinity.
+    """
+    batches = as_batches(data)
+    sampling = Sampling(
+        step_size=step_size,
+        n_beta=default_n_beta(batches.n) if n_beta is None else n_beta,
+        localization=localization,
+        chains=chains,
+        draws=draws,
+        burn_in=burn_in,
+        seed=seed,
+    )
+    if step_check and h_max is None:
+        h_max = hessian(model, losses, batches, top=1, probes=0, parts=parts, tolerance=1e-2).eigenvalues[0]
+    if h_max is not None:
+        _warn_of_large_steps(sampling, h_max)
+    sets = 2 if elasticity else 1
+
+    def run(settings: Sampling, index: int, same: Trace | None) -> Trace:
+        told = None
+        if progress is not None:
+
+            def told(done: int, total: int) -> None:
+                progress(index * total + done, sets * total)
+
+        return sample(
+            model,
+            losses,
+            batches,
+            settings,
+            parts=parts,
+            paired=paired,
+            stacked=stacked,
+            chains_at_once=chains_at_once,
+            same=same,
+            progress=told,
+        )
+
+    trace = run(sampling, 0, None)
+    doubled = None
+    if elasticity:
+        # All of them lost at 2nβ leaves the estimate as it is, without an elasticity.
+        try:
+            doubled = run(dataclasses.replace(sampling, n_beta=2 * sampling.n_beta), 1, trace)
+        except AllChainsLost:
+            doubled = None
+    return estimate_from(trace, trivial_loss=trivial_loss, doubled=doubled, h_max=h_max)
+
+
+def default_n_beta(n: int | None) -> float:
+    """nβ = n / ln n (β = 1 / ln n, Watanabe 2013).
+
+    Raises:
+        UserError: no n, or one without a β.
+    """
+    if n is None:
+        raise UserError(
+            "n_beta: expected a number, since these data have no n; give n_beta, or Fresh(…, n=…) to say what n means"
+        )
+    if n < 2:
+        raise UserError(f"n_beta: expected at least 2 rows for n / ln n, got {n}; give n_beta")
+    return n / math.log(n)
+
+
+def _warn_of_large_steps(sampling: Sampling, h_max: float) -> None:
+    stability = stability_of(sampling, h_max)
+    if stability >= STEP_LIMIT:
+        warnings.warn(
+            f"step_size (n_beta h_max + localization) = {stability:.3g}, which should be below {STEP_LIMIT} "
+            f"(h_max {h_max:.3g}): estimates come out too high, and from 4 on chains are lost",
+            StepSizeWarning,
+            stacklevel=3,
+        )

@@ -24,8 +24,8 @@ def generate(
 ) -> Int[Tensor, "batch n_outputs"]:
     """The `n_outputs` tokens that the model finds most likely, one after the other, after each prompt.
 
-    Ties go to the smaller token; a token whose logits are not finite is undefined, −1. The model's mode (train or
-    eval) and gradients are left as they are.
+    Ties go to the smaller token; a token whose logits are not finite is undefined, −1, and so are those after it. The
+    model's mode (train or eval) and gradients are left as they are.
 
     Raises:
         UserError: no token is asked for, prompt and outputs are longer than the model's n_ctx, or the prompt is padded
@@ -62,7 +62,7 @@ def generate_on(
         n_outputs: how many tokens to generate.
 
     Returns:
-        Tokens; −1 where the logits that decide them are not finite.
+        Tokens; −1 where the logits that decide one, or one before it, are not finite.
     """
     entries = [_Cache(*record.cache(), prompt_length, n_outputs - 1) for record in seen.records]
     deciding = [seen.logits[:, prompt_length - 1]]
@@ -70,7 +70,9 @@ def generate_on(
     for position in range(prompt_length, prompt_length + n_outputs - 1):
         deciding.append(_step(model, outputs[-1][:, None], position, entries))
         outputs.append(deciding[-1].argmax(dim=-1))
-    defined = torch.stack(deciding, dim=1).isfinite().all(dim=-1)
+    finite = torch.stack(deciding, dim=1).isfinite().all(dim=-1)
+    # What follows an undefined token was made from an arbitrary one.
+    defined = finite.long().cumprod(dim=1).bool()
     return torch.stack(outputs, dim=1).where(defined, -1)
 
 

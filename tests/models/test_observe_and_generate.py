@@ -97,6 +97,26 @@ def test_undefined_tokens_are_minus_one(model, tokens):
     assert torch.equal(broken[0], plain[0])
 
 
+def test_what_follows_an_undefined_token_is_undefined(model, tokens):
+    """The second token of one sequence has no finite logits; the third would be made from an arbitrary one."""
+    calls = []
+
+    def break_second(logits, hook):
+        calls.append(logits.shape[1])
+        if len(calls) != 2:
+            return logits
+        logits = logits.clone()
+        logits[1, -1] = float("inf")
+        return logits
+
+    plain = generate(model, tokens[:, :4], 3)
+    with model.hooks(fwd_hooks=[("unembed.hook_out", break_second)]):
+        broken = generate(model, tokens[:, :4], 3)
+    assert len(calls) == 3
+    assert broken[1].tolist() == [plain[1, 0].item(), -1, -1]
+    assert torch.equal(broken[0], plain[0])
+
+
 @pytest.mark.parametrize("n_outputs", [0, -1, 7])
 def test_a_number_of_outputs_that_cannot_be_is_named(model, tokens, n_outputs):
     with pytest.raises(UserError, match=r"^n_outputs: "):

@@ -356,7 +356,7 @@ def _find(name: str, runs_dir: Path) -> Run:
         if _is_file(path / "config.yaml"):
             return load_run(path)
     matches = sorted(
-        path for path in runs_dir.glob("*") if path.name.startswith(name) and (path / "config.yaml").is_file()
+        path for path in runs_dir.glob("*") if path.name.startswith(name) and _is_file(path / "config.yaml")
     )
     if len(matches) == 1:
         return load_run(matches[0])

@@ -80,7 +80,7 @@ def _opened(config: RunConfig, runs_dir: Path) -> Run:
     """The run of this configuration, which its folder must hold, whatever the folder's name says."""
     path = runs_dir / config.run_name
     try:
-        run = load_run(path)
+        run = Run(path)
     except ConfigError as error:
         raise UserError(f"{path}: cannot be read ({error}); delete the folder to train it again") from None
     # The hash, since where an optimal initialization was read from may be written in another way.
@@ -89,4 +89,4 @@ def _opened(config: RunConfig, runs_dir: Path) -> Run:
             f"{path}: its config.yaml is of another run than the folder's name says; "
             "delete the folder to train it again"
         )
-    return run
+    return load_run(path)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,15 +46,35 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         CheckpointError: missing, damaged, not ours, of a later format, or of another step than its name says.
     """
+    with _opened(path) as (file, description):
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    return tensors, description
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """The description alone, which costs no time. Errors as `read_tensors`."""
+    with _opened(path) as (_, description):
+        return description
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """A file of tensors and its checked description."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             description = json.loads((file.metadata() or {}).get(_KEY, "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            _check(path, description)
+            yield file, description
+    except CheckpointError:
+        raise
     except (SafetensorError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{path}: damaged ({reason}); {REMEDY}") from None
+
+
+def _check(path: Path, description: Any) -> None:
     if not isinstance(description, dict):
         raise CheckpointError(f"{path}: not a checkpoint of mechplateau: it lacks the {_KEY} description")
     if description.get("format") != FORMAT:
@@ -64,7 +85,6 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise CheckpointError(
             f"{path}: holds step {description.get('step')!r}, not the one of its name; put the right file back"
         )
-    return tensors, description
 
 
 def flatten_state(optimizer_state: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -15,8 +15,8 @@ from mechplateau.config import RunConfig
 from mechplateau.errors import CheckpointError, RunError, UserError
 from mechplateau.paths import local_path
 from mechplateau.runs import table
-from mechplateau.runs.cadence import checkpoint_steps
-from mechplateau.runs.checkpoints import read_tensors
+from mechplateau.runs.cadence import checkpoint_steps, is_last
+from mechplateau.runs.checkpoints import read_description, read_tensors
 from mechplateau.runs.files import REMEDY
 from mechplateau.runs.layout import Layout
 from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases, solved_in
@@ -60,6 +60,20 @@ class Run:
         """The task, ready to sample from."""
         return self.config.task
 
+    def check_config(self) -> None:
+        """Raise RunError where config.yaml is not what the first checkpoint was trained with: edited by hand, say."""
+        for step in self.steps[:1]:
+            path = self._layout.checkpoint(step)
+            try:
+                recorded = config_of(read_description(path), path)
+            except CheckpointError:
+                return  # whoever needs it hears what is wrong with it
+            if recorded.content_hash() != self.config.content_hash():
+                raise RunError(
+                    f"{self._layout.config}: is of another run ({self.config.run_name}) than the checkpoints beside it "
+                    f"({recorded.run_name}); put their own back"
+                )
+
     @property
     def status(self) -> Status | None:
         """running (or killed), interrupted, finished; None where the run never began."""
@@ -87,7 +101,9 @@ class Run:
 
     def _kept(self) -> set[int]:
         """Steps that were kept so far, as the configuration and the table tell."""
-        reached, finished = self.reached, self.status == "finished"
+        reached = self.reached
+        # A table that was read while the run went on does not reach its end, though the run may have by now.
+        finished = self.status == "finished" and is_last(self.config.training, True, reached, self.solved_at)
         kept = checkpoint_steps(self.config.checkpoints, self.config.training.steps)
         # While a run goes on, the checkpoint of the last row may not be written yet.
         before = {step for step in kept if step < reached}
@@ -183,10 +199,11 @@ def load_run(path: str | Path) -> Run:
     """Open a run folder, and warn where checkpoints of a finished run are missing.
 
     Raises:
-        RunError: no run is there.
+        RunError: no run is there, or its config.yaml is not that of its checkpoints.
         ConfigError: its configuration cannot be read (an unregistered task, say).
     """
     run = Run(local_path(path))
+    run.check_config()
     try:
         if run.status == "finished" and run.missing:
             steps = ", ".join(str(step) for step in run.missing)

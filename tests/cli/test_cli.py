@@ -317,6 +317,25 @@ def test_a_sweep_stopped_alone_takes_its_runs_with_it(tmp_path, how):
         time.sleep(0.05)
 
 
+def test_a_folder_that_may_not_be_read_hides_no_other(run_cli, monkeypatch):
+    run_cli("train", "mws", *TINY, "--set", "training.steps=1", "--quiet")
+    (run,) = list_runs("runs")
+    (run.path.parent / f"{run.name}-closed").mkdir()
+    is_file = Path.is_file
+
+    def refused(path):
+        if path.parent.name.endswith("-closed"):
+            raise PermissionError(13, "Permission denied")
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", refused)
+    assert run_cli("show", run.name[:6])[0] == 0
+    code, out, _ = run_cli("list")
+    assert code == 0
+    assert re.search(rf"^{run.name} .* 1/1 ", out, re.MULTILINE)
+    assert f"{run.name}-closed: cannot be read (Permission denied)" in " ".join(out.split())
+
+
 def test_an_ambiguous_name_lists_the_runs(run_cli):
     for seed in ("0", "1"):
         run_cli("train", "mws", *TINY, "--set", "training.steps=1", "--seed", seed, "--quiet")

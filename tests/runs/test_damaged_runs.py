@@ -266,6 +266,11 @@ def test_an_edited_configuration_is_not_passed_off_as_the_one_asked_for(which, r
         train(CONFIG, runs_dir=root.parent)
     assert "put its own back, or rename the folder" in str(caught.value)
     assert contents(root) == before
+    with pytest.raises(
+        RunError,
+        match=rf"config\.yaml: is of another run \({other}\) than the checkpoints beside it \({root.name}\)",
+    ):
+        load_run(root)
 
 
 def test_a_lost_configuration_is_written_again(finished):
@@ -336,6 +341,20 @@ def test_a_whole_run_misses_nothing(finished_once, stopped_once, caplog):
         assert (run.missing, run.missing_maps) == ((), ())
     assert caplog.text == ""
     assert load_run(stopped_once).phases.after == 4
+
+
+def test_a_run_that_was_opened_on_its_way_misses_nothing_later(tmp_path):
+    opened = []
+
+    class Open:
+        def on_step(self, step, row):
+            if step == 3:
+                opened.append(load_run(tmp_path / CONFIG.run_name))
+                assert opened[0].reached == 3
+
+    train(CONFIG, runs_dir=tmp_path, listeners=[Open()])
+    assert opened[0].status == "finished"
+    assert (opened[0].missing, opened[0].phases.after) == ((), 6)
 
 
 def test_a_key_of_a_newer_version_names_the_file_and_says_update(finished):

@@ -107,6 +107,7 @@ def estimate(
     norm: float | None = None,
     trivial_loss: float | None = None,
     doubled_llc: float | None = None,
+    doubled_lost: bool = False,
     h_max: float | None = None,
     stability: float | None = None,
     n: int | None = None,
@@ -122,66 +123,42 @@ def estimate(
         at_start: `[step]` or `[chain, step]`, L_m(w*) of the same batches.
         distances: `[chain, step]`, ‖w − w*‖.
         norm: ‖w*‖.
+        doubled_lost: all chains at 2nβ went to infinity.
         trivial_loss, doubled_llc, h_max, stability, n, sampling: as in `Estimate`.
 
     Raises:
         UserError: shapes that do not fit, no draw after the burn-in, or no chain that stayed finite.
     """
-    values = np.atleast_2d(np.asarray(losses, dtype=np.float64))
-    if values.ndim != 2:
-        raise UserError(f"losses: expected [chain, step], got shape {list(values.shape)}")
-    chains, steps = values.shape
-    if not 0 <= burn_in < steps:
-        raise UserError(f"burn_in: expected 0 to {steps - 1}, with {steps} steps sampled, got {burn_in}")
-    if not (math.isfinite(loss) and math.isfinite(n_beta) and n_beta > 0):
-        raise UserError(
-            f"loss and n_beta: expected a finite loss and n_beta above 0, got {loss} and {n_beta}"
-        )
     if trivial_loss is not None and math.isnan(trivial_loss):
         raise UserError("trivial_loss: expected a number, inf or None, got nan")
-    finite: np.ndarray = np.asarray(np.isfinite(values).all(axis=1))
-    if not finite.any():
-        raise UserError(f"losses: all {chains} chains went to infinity; take a smaller step size")
-    kept = values[finite, burn_in:]
-    means = n_beta * (kept.mean(axis=1) - loss)
-    differences = kept - loss
-    paired = None
-    if at_start is not None:
-        base = np.broadcast_to(np.asarray(at_start, dtype=np.float64), values.shape)[finite, burn_in:]
-        differences = kept - base
-        paired = n_beta * float(differences.mean())
-    half = kept.shape[1] // 2
-    chain_sd = float(means.std(ddof=1)) if len(means) > 1 else None
-    by_chain = iter(means)
-    llc = n_beta * (float(kept.mean()) - loss)
-    best = llc if paired is None else paired
+    means = _Means.of(losses, loss, n_beta, burn_in, at_start)
+    best = means.llc if means.paired is None else means.paired
     distance = None
     if distances is not None and norm:
-        distance = float(np.asarray(distances)[finite, burn_in:].mean()) / norm
+        distance = float(np.asarray(distances)[means.finite, burn_in:].mean()) / norm
     evidence = Evidence(
         llc=best,
-        chain_sd=chain_sd,
-        halves=None
-        if half == 0
-        else (n_beta * float(differences[:, :half].mean()), n_beta * float(differences[:, half:].mean())),
-        mean_loss=float(kept.mean()),
+        chain_sd=means.chain_sd,
+        halves=means.halves,
+        mean_loss=means.mean_loss,
+        loss=float(loss),
         trivial_loss=trivial_loss,
         elasticity=_elasticity(best, doubled_llc),
-        elasticity_sampled=doubled_llc is not None,
+        doubled="lost" if doubled_lost else "sampled" if doubled_llc is not None else "no",
         stability=stability,
-        lost=tuple(int(chain) for chain in np.flatnonzero(~finite)),
-        chains=chains,
+        lost=tuple(int(chain) for chain in np.flatnonzero(~means.finite)),
+        chains=len(means.finite),
     )
     verdict, reason = judge(evidence)
     return Estimate(
-        llc=llc,
-        paired=paired,
-        mean_loss=evidence.mean_loss,
+        llc=means.llc,
+        paired=means.paired,
+        mean_loss=means.mean_loss,
         loss=float(loss),
-        chain_llcs=tuple(float(next(by_chain)) if ok else None for ok in finite),
-        chain_sd=chain_sd,
-        first_half=None if evidence.halves is None else evidence.halves[0],
-        second_half=None if evidence.halves is None else evidence.halves[1],
+        chain_llcs=means.by_chain,
+        chain_sd=means.chain_sd,
+        first_half=None if means.halves is None else means.halves[0],
+        second_half=None if means.halves is None else means.halves[1],
         distance=distance,
         trivial_loss=trivial_loss,
         doubled_llc=doubled_llc,
@@ -191,14 +168,78 @@ def estimate(
         lost=evidence.lost,
         n_beta=n_beta,
         n=n,
-        draws=steps - burn_in,
+        draws=means.values.shape[1] - burn_in,
         burn_in=burn_in,
         verdict=verdict,
         reason=reason,
-        losses=values,
+        losses=means.values,
         distances=None if distances is None else np.asarray(distances),
         sampling=sampling,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Means:
+    """Means over draws after the burn-in and over the chains that stayed finite; fields as in `Estimate`.
+
+    Attributes:
+        values: `[chain, step]`, all losses.
+        finite: `[chain]`, which chains stayed finite.
+        by_chain: each chain's λ̂; None for a lost one.
+        halves: λ̂ over halves of the draws; None with a single draw.
+    """
+
+    values: np.ndarray
+    finite: np.ndarray
+    mean_loss: float
+    llc: float
+    paired: float | None
+    by_chain: tuple[float | None, ...]
+    chain_sd: float | None
+    halves: tuple[float, float] | None
+
+    @classmethod
+    def of(
+        cls, losses: np.ndarray, loss: float, n_beta: float, burn_in: int, at_start: np.ndarray | None
+    ) -> _Means:
+        values = np.atleast_2d(np.asarray(losses, dtype=np.float64))
+        if values.ndim != 2:
+            raise UserError(f"losses: expected [chain, step], got shape {list(values.shape)}")
+        chains, steps = values.shape
+        if not 0 <= burn_in < steps:
+            raise UserError(f"burn_in: expected 0 to {steps - 1}, with {steps} steps sampled, got {burn_in}")
+        if not (math.isfinite(loss) and math.isfinite(n_beta) and n_beta > 0):
+            raise UserError(
+                f"loss and n_beta: expected a finite loss and n_beta above 0, got {loss} and {n_beta}"
+            )
+        finite: np.ndarray = np.asarray(np.isfinite(values).all(axis=1))
+        if not finite.any():
+            raise UserError(f"losses: all {chains} chains went to infinity; take a smaller step size")
+        kept = values[finite, burn_in:]
+        over = kept - loss
+        if at_start is not None:
+            base = np.asarray(at_start, dtype=np.float64)
+            if base.shape not in ((steps,), values.shape):
+                raise UserError(
+                    f"at_start: expected one loss a step, [{steps}], or {list(values.shape)}, "
+                    f"got shape {list(base.shape)}"
+                )
+            over = kept - np.broadcast_to(base, values.shape)[finite, burn_in:]
+        own = n_beta * (kept.mean(axis=1) - loss)
+        in_turn = iter(own)
+        half = kept.shape[1] // 2
+        return cls(
+            values=values,
+            finite=finite,
+            mean_loss=float(kept.mean()),
+            llc=n_beta * (float(kept.mean()) - loss),
+            paired=None if at_start is None else n_beta * float(over.mean()),
+            by_chain=tuple(float(next(in_turn)) if ok else None for ok in finite),
+            chain_sd=float(own.std(ddof=1)) if len(own) > 1 else None,
+            halves=(n_beta * float(over[:, :half].mean()), n_beta * float(over[:, half:].mean()))
+            if half
+            else None,
+        )
 
 
 def estimate_from(
@@ -206,6 +247,7 @@ def estimate_from(
     *,
     trivial_loss: float | None = None,
     doubled: Trace | None = None,
+    doubled_lost: bool = False,
     h_max: float | None = None,
 ) -> Estimate:
     """The estimate from a trace of `sample`.
@@ -214,6 +256,7 @@ def estimate_from(
         trace: the chains.
         trivial_loss, h_max: as in `Estimate`.
         doubled: chains at 2nβ with all else equal, for the elasticity.
+        doubled_lost: there were such chains, and all of them went to infinity.
 
     Raises:
         UserError: `doubled` was sampled with other settings.
@@ -237,6 +280,7 @@ def estimate_from(
         norm=trace.norm,
         trivial_loss=trivial_loss,
         doubled_llc=doubled_llc,
+        doubled_lost=doubled_lost,
         h_max=h_max,
         stability=None if h_max is None else stability_of(settings, h_max),
         n=trace.n,

@@ -109,14 +109,13 @@ def llc(
         )
 
     trace = run(sampling, 0, None)
-    doubled = None
+    doubled, lost = None, False
     if elasticity:
-        # All of them lost at 2nβ leaves the estimate as it is, without an elasticity.
         try:
             doubled = run(dataclasses.replace(sampling, n_beta=2 * sampling.n_beta), 1, trace)
         except AllChainsLost:
-            doubled = None
-    return estimate_from(trace, trivial_loss=trivial_loss, doubled=doubled, h_max=h_max)
+            lost = True  # the estimate stays as it is, without an elasticity
+    return estimate_from(trace, trivial_loss=trivial_loss, doubled=doubled, doubled_lost=lost, h_max=h_max)
 
 
 def default_n_beta(n: int | None) -> float:

@@ -28,7 +28,7 @@ class Evidence:
 
     Attributes:
         halves: λ̂ over the first and the second half of the draws.
-        elasticity_sampled: whether chains at 2nβ were run.
+        doubled: chains at 2nβ: "sampled", "lost" (all of them) or "no".
         chains: how many, lost ones included.
     """
 
@@ -36,9 +36,10 @@ class Evidence:
     chain_sd: float | None
     halves: tuple[float, float] | None
     mean_loss: float
+    loss: float
     trivial_loss: float | None
     elasticity: float | None
-    elasticity_sampled: bool
+    doubled: str
     stability: float | None
     lost: tuple[int, ...]
     chains: int
@@ -60,6 +61,12 @@ def judge(e: Evidence) -> tuple[str, str]:
             f"try a step size {STEP_LIMIT / 2 / e.stability:.2g} times this one",
         )
     if e.trivial_loss is not None and e.mean_loss >= e.trivial_loss:
+        if e.loss >= e.trivial_loss:
+            return (
+                "saturated",
+                f"the loss here, {e.loss:.4g}, is itself not below the trivial loss {e.trivial_loss:.4g}, so chains "
+                "cannot be told from ones that have left; try a later checkpoint",
+            )
         return (
             "saturated",
             f"mean loss along the chains {e.mean_loss:.4g}, not below the trivial loss {e.trivial_loss:.4g}: "
@@ -95,7 +102,11 @@ def _missing(e: Evidence) -> str:
         )
     if e.trivial_loss is None:
         return "no trivial loss was given to hold E[L] against; give trivial_loss (inf: there is none)"
-    if not e.elasticity_sampled:
+    if e.doubled == "lost":
+        return (
+            "all chains at twice n_beta went to infinity, so there is no elasticity; try half the step size"
+        )
+    if e.doubled == "no":
         return "the elasticity was not sampled; run with elasticity=True"
     if e.elasticity is None:
         return (

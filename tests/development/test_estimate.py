@@ -75,11 +75,12 @@ def test_chains_lost_at_twice_n_beta_only_leave_no_elasticity():
     # ε·a is 3.3 here and 6.6 there, where 4 is the limit.
     import torch
 
-    settings = {"step_size": 1.0, "n_beta": 3.3, "localization": 0.0, "chains": 2, "draws": 700}
+    settings = {"step_size": 1.0, "n_beta": 3.3, "localization": 0.0, "chains": 2, "draws": 120}
     start = {"w": torch.zeros(4, dtype=torch.float32)}
     found = llc(start, lambda w: 0.5 * w["w"].square().sum(), None, **settings, step_check=False)
     assert math.isfinite(found.llc)
     assert (found.doubled_llc, found.elasticity) == (None, None)
+    assert found.verdict == "undetermined"
 
 
 GOOD = {
@@ -87,9 +88,10 @@ GOOD = {
     "chain_sd": 0.5,
     "halves": (5.2, 4.8),
     "mean_loss": 0.2,
+    "loss": 0.1,
     "trivial_loss": 1.0,
     "elasticity": 0.1,
-    "elasticity_sampled": True,
+    "doubled": "sampled",
     "stability": 0.1,
     "lost": (),
     "chains": 4,
@@ -103,12 +105,14 @@ GOOD = {
         ({"lost": (2,), "stability": 1.0}, "chain lost", "chain 2"),
         ({"stability": 0.4, "elasticity": 0.9}, "step too large", "0.5 times"),
         ({"mean_loss": 1.0, "llc": -5.0}, "saturated", "trivial loss 1"),
+        ({"mean_loss": 1.2, "loss": 1.0}, "saturated", "the loss here, 1,"),
         ({"elasticity": 0.51, "llc": -5.0}, "saturated", "elasticity 0.51"),
         ({"llc": -1.1, "elasticity": None}, "sliding", "−2 chain sd"),
         ({"elasticity": 0.25}, "undetermined", "elasticity 0.25"),
         ({"elasticity": -0.3}, "undetermined", "elasticity -0.30"),
         ({"elasticity": None}, "undetermined", "not positive"),
-        ({"elasticity": None, "elasticity_sampled": False}, "undetermined", "elasticity=True"),
+        ({"elasticity": None, "doubled": "no"}, "undetermined", "elasticity=True"),
+        ({"elasticity": None, "doubled": "lost"}, "undetermined", "half the step size"),
         ({"halves": (6.2, 5.1)}, "undetermined", "halves differ by 1.1"),
         ({"halves": None}, "undetermined", "take more"),
         ({"trivial_loss": None}, "undetermined", "trivial_loss"),
@@ -148,6 +152,8 @@ def test_wrong_input_is_one_line(arguments, said):
 def test_no_draw_after_the_burn_in_is_an_error():
     with pytest.raises(UserError, match="burn_in: expected 0 to 4"):
         estimate(np.ones(5), 0.0, 1.0, burn_in=5)
+    with pytest.raises(UserError, match=r"at_start: expected one loss a step, \[5\]"):
+        estimate(np.ones(5), 0.0, 1.0, at_start=np.ones(4))
     with pytest.raises(UserError, match="draws: expected a whole number of at least 1, got 0"):
         Sampling(step_size=1e-3, n_beta=1.0, draws=0)
     with pytest.raises(UserError, match="batch_size: expected 1 to 60, the rows of this data set, got 61"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -80,8 +81,7 @@ class Rows:
     def batch(self, step: int) -> Any:
         """The batch of this step."""
         epoch, place = divmod(step, self.n // self.batch_size)
-        generator = torch.Generator().manual_seed(seed_of(self.seed, BATCHES, epoch))
-        order = torch.randperm(self.n, generator=generator)
+        order = _order(self.n, self.seed, epoch)
         return self._take(order[place * self.batch_size : (place + 1) * self.batch_size])
 
     def baseline(self) -> Iterator[tuple[float, Any]]:
@@ -92,6 +92,12 @@ class Rows:
     def _take(self, chosen: Tensor) -> Any:
         taken = tuple(tensor[chosen.to(tensor.device)] for tensor in self._tensors)
         return taken[0] if isinstance(self.rows, Tensor) else taken
+
+
+@lru_cache(maxsize=2)
+def _order(n: int, seed: int, epoch: int) -> Tensor:
+    """One pass through the rows; kept, since every step of the pass asks for it."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed_of(seed, BATCHES, epoch)))
 
 
 @dataclass(frozen=True, eq=False)

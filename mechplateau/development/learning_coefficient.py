@@ -58,7 +58,8 @@ def llc(
         chains, draws, burn_in, seed: as in `Sampling`.
         trivial_loss: the loss of a model that does not look at its input; `math.inf`: there is none. Without it no
             estimate is called local.
-        elasticity: sample a second set of chains at 2nβ, which costs as much again.
+        elasticity: sample a second set of chains at 2nβ, which costs as much again. It keeps ε, so that its own
+            ε(nβ·h_max + γ) is twice as large.
         step_check: measure h_max and warn where ε(nβ·h_max + γ) ≥ 0.4; about 20 Hessian-vector products.
         h_max: the largest eigenvalue of the Hessian, where it is known.
         parts: which weights move; None: all that are not frozen.

@@ -15,7 +15,7 @@ CURVATURES = np.logspace(-1, 1, 10)
 
 def estimated(toy, step_size, localization=1.0, **settings):
     """λ̂ of one copy and its standard error over chains."""
-    defaults = {"chains": 8, "draws": 900, "burn_in": 500, "paired": False}
+    defaults = {"chains": 8, "draws": 700, "burn_in": 400, "paired": False}
     own = {"elasticity": False, "step_check": False, **defaults, **settings}
     found = llc(
         toy.start, toy.losses, None, step_size=step_size, n_beta=N_BETA, localization=localization, **own
@@ -30,7 +30,7 @@ def test_a_quadratic_is_exact_at_any_step(step_size, localization, known):
     toy = toys.quadratic(CURVATURES, 64)
     target = toy.expected(N_BETA, localization, step_size)
     assert target == pytest.approx(known, abs=1e-3)
-    burn_in = 500 if step_size == 1e-4 else 1000
+    burn_in = 400 if step_size == 1e-4 else 1000
     value, error, _ = estimated(toy, step_size, localization, burn_in=burn_in)
     assert abs(value - target) < 4 * error
     assert 4 * error < 0.2  # else the test says little

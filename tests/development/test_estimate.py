@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
-from mechplateau.development import AllChainsLost, Sampling, estimate, llc, sample
+from mechplateau.development import AllChainsLost, Rows, Sampling, estimate, llc, sample
 from mechplateau.development.verdicts import VERDICTS, Evidence, judge
 from mechplateau.errors import UserError
 
@@ -73,8 +74,6 @@ def test_chains_that_are_all_lost_are_an_error():
 
 def test_chains_lost_at_twice_n_beta_only_leave_no_elasticity():
     # ε·a is 3.3 here and 6.6 there, where 4 is the limit.
-    import torch
-
     settings = {"step_size": 1.0, "n_beta": 3.3, "localization": 0.0, "chains": 2, "draws": 120}
     start = {"w": torch.zeros(4, dtype=torch.float32)}
     found = llc(start, lambda w: 0.5 * w["w"].square().sum(), None, **settings, step_check=False)
@@ -160,3 +159,24 @@ def test_no_draw_after_the_burn_in_is_an_error():
         rows(60, 61)
     with pytest.raises(UserError, match="could be either"):
         sample(mlp(), squared, rows().rows[0], Sampling(step_size=1e-3, n_beta=1.0))
+
+
+def test_a_regression_at_its_minimum_is_local_and_beside_it_slides():
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(800, 4, dtype=torch.float64, generator=generator)
+    noise = torch.randn(800, 1, dtype=torch.float64, generator=generator)
+    targets = inputs.sum(1, keepdim=True) + 0.3 * noise
+    start = {"w": torch.linalg.lstsq(inputs, targets).solution}
+
+    def losses(weights, batch):
+        return (batch[0] @ weights["w"] - batch[1]).square()
+
+    trivial = float(targets.square().mean())
+    settings = {"step_size": 3e-4, "n_beta": 300.0, "chains": 6, "draws": 300, "burn_in": 60, "seed": 1}
+    data = Rows((inputs, targets), batch_size=200)
+    found = llc(start, losses, data, **settings, trivial_loss=trivial)
+    assert found.verdict == "local"
+    assert abs(found.paired - 2.0) < 4 * found.chain_sd / math.sqrt(6) + 0.2  # half of four weights
+    beside = llc({"w": start["w"] / 2}, losses, data, **settings, trivial_loss=trivial)
+    assert beside.verdict == "sliding"
+    assert beside.llc < 0

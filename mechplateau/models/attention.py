@@ -24,18 +24,24 @@ from transformer_lens.components import Attention
 import mechplateau_kernels as mk
 from mechplateau.models.layers import observed
 from mechplateau.models.records import AttentionRecord
+from mechplateau.models.table import Rows
 
 _BUFFERS = ("mask", "IGNORE")
 
 
 class MaskedAttention(Attention):
-    """What linear and softmax attention share: the order of the hooks, the factor on Ω, the record."""
+    """What linear and softmax attention share: the order of the hooks, the factor on Ω, the record.
+
+    Attributes:
+        looked_up: whether the last forward took its queries, keys and values from the first layer's table.
+    """
 
     def __init__(self, cfg, attn_type="global", layer_id=None):
         super().__init__(cfg, attn_type, layer_id)
         self.scale_set: Bool[Tensor, "query key"] | None = None
         self.scale_factor: float = 1.0
         self.record: AttentionRecord | None = None
+        self.looked_up = False
 
     def scale_on(self, entries: Bool[Tensor, "query key"] | None, c: float = 1.0) -> None:
         """Multiply the pattern by `c` at these entries, `[n_ctx, n_ctx]`; None takes the factor off.
@@ -60,6 +66,9 @@ class MaskedAttention(Attention):
     ) -> Float[Tensor, "batch pos d_model"]:
         if additive_attention_mask is not None or position_bias is not None:
             raise NotImplementedError("attention here takes neither an additive mask nor a position bias")
+        self.looked_up = isinstance(query_input, Rows)
+        if self.looked_up and self.record is not None:
+            self.record.table = query_input.table
         q, k, v = self.calculate_qkv_matrices(query_input, key_input, value_input)
         offset = 0
         if past_kv_cache_entry is not None:
@@ -72,14 +81,28 @@ class MaskedAttention(Attention):
         return F.linear(z.flatten(2), self.W_O.flatten(0, 1).T, self.b_O)
 
     def calculate_qkv_matrices(self, query_input, key_input, value_input):
-        """As TransformerLens's, to the bit, in fewer calls: generating a token is mostly calls."""
+        """As TransformerLens's, to the bit, in fewer calls: generating a token is mostly calls.
+
+        A query input given as `Rows` of the first layer's table stands for all three.
+        """
         cfg = self.cfg
+        if isinstance(query_input, Rows):
+            q, k, v = query_input.qkv()
+            return self.hook_q(q), self.hook_k(k), self.hook_v(v)
         if cfg.use_split_qkv_input or cfg.use_attn_in or cfg.use_qk_norm or cfg.load_in_4bit:
             return super().calculate_qkv_matrices(query_input, key_input, value_input)
         return (
             self.hook_q(_project(query_input, self.W_Q, self.b_Q)),
             self.hook_k(_project(key_input, self.W_K, self.b_K)),
             self.hook_v(_project(value_input, self.W_V, self.b_V)),
+        )
+
+    def projected(self, x: Float[Tensor, "*batch d_model"]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of these rows before any hook, each `[*batch, head, d_head]`."""
+        return (
+            _project(x, self.W_Q, self.b_Q),
+            _project(x, self.W_K, self.b_K),
+            _project(x, self.W_V, self.b_V),
         )
 
     def calculate_attention_scores(self, q, k):
@@ -164,12 +187,12 @@ class MaskedAttention(Attention):
 
 
 def _project(
-    x: Float[Tensor, "batch pos d_model"],
+    x: Float[Tensor, "*batch d_model"],
     weight: Float[Tensor, "head d_model d_head"],
     bias: Float[Tensor, "head d_head"],
-) -> Float[Tensor, "batch pos head d_head"]:
+) -> Float[Tensor, "*batch head d_head"]:
     flat = F.linear(x, weight.transpose(1, 2).flatten(0, 1), bias.flatten())
-    return flat.view(*x.shape[:2], *bias.shape)
+    return flat.view(*x.shape[:-1], *bias.shape)
 
 
 class LinearAttention(MaskedAttention):

@@ -13,6 +13,7 @@ from transformer_lens.utilities import get_attention_mask
 from mechplateau.errors import UserError
 from mechplateau.models.observation import observe
 from mechplateau.models.records import Observation
+from mechplateau.models.table import Table, table_for, unobserved
 from mechplateau.models.tokens import require_tokens
 
 if TYPE_CHECKING:
@@ -65,10 +66,11 @@ def generate_on(
         Tokens; −1 where the logits that decide one, or one before it, are not finite.
     """
     entries = [_Cache(*record.cache(), prompt_length, n_outputs - 1) for record in seen.records]
+    table = _table(model, seen, prompt_length, n_outputs - 1)
     deciding = [seen.logits[:, prompt_length - 1]]
     outputs = [deciding[0].argmax(dim=-1)]
     for position in range(prompt_length, prompt_length + n_outputs - 1):
-        deciding.append(_step(model, outputs[-1][:, None], position, entries))
+        deciding.append(_step(model, outputs[-1][:, None], position, entries, table))
         outputs.append(deciding[-1].argmax(dim=-1))
     finite = torch.stack(deciding, dim=1).isfinite().all(dim=-1)
     # What follows an undefined token was made from an arbitrary one.
@@ -79,13 +81,14 @@ def generate_on(
 class _Cache:
     """Keys and values of one layer, with room for what is to come.
 
-    Has what attention asks of TransformerLens's own cache entry, which copies everything at every token.
+    Has what attention asks of TransformerLens's own cache entry, which copies everything at every token. Heads come
+    before positions, so that what attention multiplies at a token are views, however many heads there are.
     """
 
     def __init__(self, keys: Tensor, values: Tensor, filled: int, room: int):
         batch, _, heads, width = keys.shape
         self._keys, self._values = (
-            kept.new_empty(batch, filled + room, heads, width) for kept in (keys, values)
+            kept.new_empty(batch, heads, filled + room, width).transpose(1, 2) for kept in (keys, values)
         )
         self._keys[:, :filled] = keys[:, :filled].detach()
         self._values[:, :filled] = values[:, :filled].detach()
@@ -96,11 +99,19 @@ class _Cache:
         return self._keys[:, : self._filled]
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the next token's; returns all so far."""
+        """Add the next token's; returns all so far, `[batch, pos, head, d_head]`."""
         self._keys[:, self._filled : self._filled + 1] = keys.detach()
         self._values[:, self._filled : self._filled + 1] = values.detach()
         self._filled += 1
         return self._keys[:, : self._filled], self._values[:, : self._filled]
+
+
+def _table(model: PlateauTransformer, seen: Observation, start: int, n_positions: int) -> Table | None:
+    """The forward's table of the first layer, where it serves; else one of our own, where that pays."""
+    table = seen.records[0].table
+    if table is not None and table.covers(start, n_positions) and unobserved(model):
+        return table
+    return table_for(model, len(seen.logits), start, n_positions)
 
 
 def _step(
@@ -108,9 +119,11 @@ def _step(
     token: Int[Tensor, "batch 1"],
     position: int,
     entries: Sequence[_Cache],
+    table: Table | None,
 ) -> Float[Tensor, "batch vocab"]:
     """Logits after one more token: HookedTransformer.forward with a cache, less its padding machinery."""
+    if table is not None:
+        rows = table.at(token, position)
+        return model.logits_of(rows.residual(), entries, rows)[:, -1]
     residual = model.hook_embed(model.embed(token)) + model.hook_pos_embed(model.pos_embed(token, position))
-    for block, entry in zip(model.blocks, entries, strict=True):
-        residual = block(residual, past_kv_cache_entry=entry)
-    return model.unembed(model.ln_final(residual))[:, -1]
+    return model.logits_of(residual, entries)[:, -1]

@@ -6,6 +6,8 @@ original's explicit path runs and the hook's edit takes effect; both paths agree
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -14,7 +16,11 @@ from transformer_lens.components import MLP, Embed, LayerNorm, PosEmbed, Transfo
 from transformer_lens.hook_points import HookPoint
 
 import mechplateau.models.lens  # noqa: F401 (before TransformerLens: says what to install)
+from mechplateau.models.gelu import gelu_layers, gelu_new, in_plain_eager
 from mechplateau.models.tokens import require_length
+
+if TYPE_CHECKING:
+    from mechplateau.models.table import Rows
 
 
 def observed(*points: HookPoint) -> bool:
@@ -74,17 +80,26 @@ class RepeatedPosEmbed(PosEmbed):
 
 
 class FusedGeluMLP(MLP):
-    """The MLP with the tanh-approximated GELU (`gelu_new`) in one call."""
+    """The MLP with the tanh-approximated GELU (`gelu_new`) in one call, where `hook_pre` and `hook_post` carry no hook.
+
+    Attributes:
+        in_blocks: whether the last forward ran in blocks of rows, see `mechplateau.models.gelu`.
+    """
 
     def select_activation_function(self) -> None:
         self.act_fn = gelu_new
         self.hook_mid = None
         self.ln = None
+        self.in_blocks = False
 
-
-def gelu_new(x: Tensor) -> Tensor:
-    """GELU in its tanh approximation: TransformerLens's `gelu_new`, fused."""
-    return F.gelu(x, approximate="tanh")
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        weights = (self.W_in, self.b_in, self.W_out, self.b_out)
+        self.in_blocks = (
+            self.act_fn is gelu_new
+            and not observed(self.hook_pre, self.hook_post)
+            and in_plain_eager(x, *weights)
+        )
+        return gelu_layers(x, *weights) if self.in_blocks else super().forward(x)
 
 
 class OnceNormedBlock(TransformerBlock):
@@ -93,11 +108,19 @@ class OnceNormedBlock(TransformerBlock):
     The original takes it three times over, so a hook on `ln1` fires three times there and once here.
     """
 
-    def forward(self, resid_pre, shortformer_pos_embed=None, past_kv_cache_entry=None, attention_mask=None):
+    def forward(
+        self,
+        resid_pre,
+        shortformer_pos_embed=None,
+        past_kv_cache_entry=None,
+        attention_mask=None,
+        looked_up: Rows | None = None,
+    ):
+        """As TransformerLens's; `looked_up` stands in for `ln1(resid_pre)`, whose hooks nobody watches then."""
         if self.cfg.use_attn_in or self.cfg.use_split_qkv_input or shortformer_pos_embed is not None:
             return super().forward(resid_pre, shortformer_pos_embed, past_kv_cache_entry, attention_mask)
         resid_pre = self.hook_resid_pre(resid_pre)
-        normalized = self.ln1(resid_pre)
+        normalized = self.ln1(resid_pre) if looked_up is None else looked_up
         attn_out = self.hook_attn_out(
             self.attn(
                 query_input=normalized,
@@ -125,7 +148,6 @@ __all__ = [
     "LookupEmbed",
     "OnceNormedBlock",
     "RepeatedPosEmbed",
-    "gelu_new",
     "observed",
     "replace_components",
 ]

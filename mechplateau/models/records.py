@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechplateau.errors import UserError
+
+if TYPE_CHECKING:
+    from mechplateau.models.table import Table
 
 _LAYER_PLACES = ("resid_pre", "attn_out", "resid_mid", "resid_post")
 
@@ -28,6 +31,7 @@ class AttentionRecord:
         set_mass: Σ_{j ∈ set} |A_ij|, `[batch, head, set, query]`.
         keys, values: `[batch, key, head, d_head]`, to go on generating from.
         pattern: `[batch, head, query, key]`, if it was to be kept.
+        table: the first layer's table, where queries, keys and values were looked up.
     """
 
     metric_sets: tuple[Tensor, ...] = ()
@@ -37,6 +41,7 @@ class AttentionRecord:
     keys: Tensor | None = field(default=None, init=False)
     values: Tensor | None = field(default=None, init=False)
     pattern: Tensor | None = field(default=None, init=False)
+    table: Table | None = field(default=None, init=False)
 
     def masses(self) -> tuple[Tensor, Tensor]:
         """`row_mass` and `set_mass`, once a forward pass has filled them."""

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from transformer_lens import HookedTransformerConfig
 from transformer_lens.components import LayerNormPre, TransformerBlock
@@ -42,6 +43,7 @@ from mechplateau.models.layers import (
 from mechplateau.models.lens_generation import LensGeneration
 from mechplateau.models.observation import observe
 from mechplateau.models.records import Observation
+from mechplateau.models.table import Rows, Table, table_for
 from mechplateau.models.weights import check_fits, plain_names
 
 INIT_STD = 0.02
@@ -100,6 +102,47 @@ class PlateauTransformer(LabeledTokens, LensGeneration, WatchedHooks):
         if config.attention == "linear":
             cfg.use_local_attn, cfg.attn_types, cfg.window_size = True, ["linear"] * config.n_layers, n_ctx
         self.setup()
+
+    def forward(self, input, *arguments, **options):
+        """TransformerLens's, with the first layer from its table where that pays and nobody looks upstream.
+
+        Only for a plain call on tokens `[batch, pos]`: text, padding, caches, losses and calls that start or stop at a
+        layer go TransformerLens's way. See `mechplateau.models.table`.
+        """
+        table = None if arguments or options else self._table_for(input)
+        if table is None:
+            return super().forward(input, *arguments, **options)
+        rows = table.at(input)
+        return self.logits_of(rows.residual(), looked_up=rows)
+
+    def _table_for(self, tokens: Any) -> Table | None:
+        if (
+            not isinstance(tokens, Tensor)
+            or tokens.dim() != 2
+            or tokens.dtype not in (torch.int32, torch.int64)
+            or tokens.device != self.embed.W_E.device
+            or self.tokenizer is not None
+        ):
+            return None
+        return table_for(self, tokens.shape[0], 0, tokens.shape[1])
+
+    def logits_of(
+        self,
+        residual: Float[Tensor, "batch pos d_model"],
+        cache: Sequence[Any] | None = None,
+        looked_up: Rows | None = None,
+    ) -> Float[Tensor, "batch pos vocab"]:
+        """Logits from the residual stream before the first layer.
+
+        Args:
+            residual: that stream.
+            cache: past keys and values, an entry a layer; None: none.
+            looked_up: the same rows of the first layer's table, where it is used.
+        """
+        for layer, block in enumerate(self.blocks):
+            options = {} if looked_up is None or layer else {"looked_up": looked_up}
+            residual = block(residual, past_kv_cache_entry=cache and cache[layer], **options)
+        return self.unembed(self.ln_final(residual))
 
     def load_and_process_state_dict(
         self,

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from transformer_lens.components import MLP, Embed, LayerNorm, PosEmbed, TransformerBlock
-from transformer_lens.hook_points import HookPoint
 
 import mechplateau.models.lens  # noqa: F401 (before TransformerLens: says what to install)
 from mechplateau.models.gelu import gelu_layers, gelu_new, in_plain_eager
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     from mechplateau.models.table import Rows
 
 
-def observed(*points: HookPoint) -> bool:
-    """Whether somebody looks at one of the hook points.
+def observed(*points: nn.Module) -> bool:
+    """Whether somebody looks at one of the hook points (or other modules).
 
     That is: a hook of TransformerLens's or PyTorch's own, on the point or on all modules at once, or a `forward` put
     into the point itself (as nnsight does).

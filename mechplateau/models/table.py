@@ -84,16 +84,23 @@ class Rows:
 
     def residual(self) -> Float[Tensor, "batch pos d_model"]:
         """The residual stream before the first layer."""
-        return F.embedding(self.index, self.table.residual)
+        return _gathered(self.table.residual, self.index)
 
     def qkv(self) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each `[batch, pos, head, d_head]`."""
         table = self.table
-        queries, keys, values = (
-            F.embedding(self.index, kept.flatten(1)).unflatten(-1, kept.shape[1:])
-            for kept in (table.queries, table.keys, table.values)
+        return (
+            _gathered(table.queries, self.index),
+            _gathered(table.keys, self.index),
+            _gathered(table.values, self.index),
         )
-        return queries, keys, values
+
+
+def _gathered(kept: Float[Tensor, "row *entry"], index: Int[Tensor, "batch pos"]) -> Tensor:
+    """`[batch, pos, *entry]`. Gradients of equal rows are many: they are summed in float32 at least."""
+    half = kept.dtype in (torch.float16, torch.bfloat16)
+    wide = kept.float() if half else kept
+    return F.embedding(index, wide.flatten(1)).to(kept.dtype).unflatten(-1, kept.shape[1:])
 
 
 def table_for(model: PlateauTransformer, batch: int, start: int, n_positions: int) -> Table | None:

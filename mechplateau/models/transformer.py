@@ -122,6 +122,7 @@ class PlateauTransformer(LabeledTokens, LensGeneration, WatchedHooks):
             or tokens.dtype not in (torch.int32, torch.int64)
             or tokens.device != self.embed.W_E.device
             or self.tokenizer is not None
+            or self.cfg.output_logits_soft_cap > 0
         ):
             return None
         return table_for(self, tokens.shape[0], 0, tokens.shape[1])

@@ -11,12 +11,19 @@ import torch
 
 import mechplateau_kernels as mk
 
+ARITHMETIC = 2
+"""Counts up with each change after which the same configuration gives numbers that differ by rounding.
+
+1: every row computed by itself, torch's own GELU; 2: the first layer from a table, the MLP in blocks of rows.
+"""
+
 _PACKAGES = ("mechplateau", "torch", "triton", "transformer-lens", "numpy", "safetensors", "pyarrow")
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
-    """Versions, platform, threads and the kernels' path, as plain data for `environment.json`."""
+    """Versions, arithmetic, platform, threads and the kernels' path, as plain data for `environment.json`."""
     return {
+        "arithmetic": ARITHMETIC,
         "packages": {name: _version(name) for name in _PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),

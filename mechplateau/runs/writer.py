@@ -112,8 +112,27 @@ class RunWriter:
         threads = sessions[-1].get("threads") if sessions else None
         return threads if isinstance(threads, int) and threads > 0 else None
 
+    def recorded_arithmetic(self) -> int | None:
+        """That of the run's last session (see `environment.ARITHMETIC`); None for a new run."""
+        sessions = sessions_of(self.layout)
+        if not sessions:
+            return None
+        # Runs were recorded without it while there was but one.
+        arithmetic = sessions[-1].get("arithmetic", 1)
+        return arithmetic if isinstance(arithmetic, int) else None
+
     def begin(self, environment: Mapping[str, Any]) -> None:
-        """Note the start of a session."""
+        """Note the start of a session, and say so where it goes on with another arithmetic."""
+        before, now = self.recorded_arithmetic(), environment.get("arithmetic")
+        if self.resume_step is not None and before is not None and now is not None and before != now:
+            logger.warning(
+                "%s: made with arithmetic %s up to step %d, goes on with %s: its numbers differ from an "
+                "uninterrupted run's by rounding",
+                self.layout.root,
+                before,
+                self.resume_step,
+                now,
+            )
         session = {"started": _now(), "resumed_from": self.resume_step, **environment}
         write_text(self.layout.environment, _json({"sessions": [*sessions_of(self.layout), session]}))
         self._set_state("running", self.resume_step or 0)

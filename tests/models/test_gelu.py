@@ -54,7 +54,9 @@ def test_values_and_slopes_are_as_near_to_the_truth_as_torchs():
     (slope,) = torch.autograd.grad(truth.sum(), exact)
     ours = value_and_slope(u)
     assert (ours[0] - truth).abs().max() < 1e-6
-    assert (ours[1] - slope).abs().max() < 2.5e-6  # at u ≈ 5, where 1 − σ has few digits left; torch's: 1.1e-6
+    assert (
+        ours[1] - slope
+    ).abs().max() < 2.5e-6  # at u ≈ 5, where 1 − σ has few digits left; torch's: 1.1e-6
     torch.testing.assert_close(ours[0], gelu_new(u), rtol=1e-6, atol=1e-6)
 
 

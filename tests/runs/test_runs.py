@@ -32,6 +32,7 @@ from mechplateau.runs import (
     unreadable_runs,
 )
 from mechplateau.runs.checkpoints import read_tensors, save_tensors
+from mechplateau.runs.environment import ARITHMETIC
 from mechplateau.runs.phases import find_phases
 from mechplateau.runs.table import compact, frame_of, read_table
 from mechplateau.runs.writer import checkpoint_description
@@ -330,6 +331,32 @@ def test_a_run_goes_on_beside_a_damaged_record_of_sessions(tmp_path, record):
     run = train(CONFIG, runs_dir=tmp_path)
     assert run.status == "finished"
     assert len(run.sessions) == 1
+
+
+def test_a_run_says_what_made_it_and_a_resume_with_another_arithmetic_says_so(tmp_path, caplog):
+    path = interrupted(tmp_path)
+    record = json.loads((path / "environment.json").read_text())
+    assert record["sessions"][-1]["arithmetic"] == ARITHMETIC
+    assert record["sessions"][-1]["packages"]["mechplateau"] == mechplateau.__version__
+    # As it was recorded while there was but one.
+    del record["sessions"][-1]["arithmetic"]
+    (path / "environment.json").write_text(json.dumps(record))
+    with RunWriter(CONFIG, tmp_path) as writer:
+        reached = writer.resume_step
+    run = train(CONFIG, runs_dir=tmp_path)
+    assert run.status == "finished"
+    said = [r.getMessage() for r in caplog.records if "arithmetic" in r.getMessage()]
+    assert said == [
+        f"{path}: made with arithmetic 1 up to step {reached}, goes on with {ARITHMETIC}: its numbers differ from an "
+        "uninterrupted run's by rounding"
+    ]
+    assert [session.get("arithmetic") for session in run.sessions] == [None, ARITHMETIC]
+
+
+def test_a_resume_with_the_same_arithmetic_says_nothing(tmp_path, caplog):
+    interrupted(tmp_path)
+    assert train(CONFIG, runs_dir=tmp_path).status == "finished"
+    assert not [r for r in caplog.records if "arithmetic" in r.getMessage()]
 
 
 def test_sessions_always_have_packages_and_a_status_is_a_known_one(copied):

@@ -14,7 +14,10 @@ from mechplateau.training.step import update
 
 from .conftest import tiny
 
-SIZES = {"training": {"steps": 3, "batch_size": 32, "optimizer": "sgd", "lr": 0.5}, "evaluation": {"samples": 32}}
+SIZES = {
+    "training": {"steps": 3, "batch_size": 32, "optimizer": "sgd", "lr": 0.5},
+    "evaluation": {"samples": 32},
+}
 
 
 @pytest.fixture(scope="module")

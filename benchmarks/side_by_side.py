@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -32,10 +32,12 @@ class Table:
         self.rows.append(Row(name, reference, *times, ratio, f"≥ {at_least:g}×"))
         return ratio
 
-    def costs(self, name: str, reference: str, times: tuple[float, float], at_most: float) -> float:
-        """Record how many times the reference's time ours takes: ours / reference."""
+    def costs(
+        self, name: str, reference: str, times: tuple[float, float], at_most: float | None = None
+    ) -> float:
+        """Record how many times the reference's time ours takes: ours / reference; None: nothing is wanted of it."""
         ratio = times[1] / times[0]
-        self.rows.append(Row(name, reference, *times, ratio, f"≤ {at_most:g}×"))
+        self.rows.append(Row(name, reference, *times, ratio, "" if at_most is None else f"≤ {at_most:g}×"))
         return ratio
 
     def lines(self) -> list[str]:
@@ -72,13 +74,19 @@ def alternate(
     """
     reference()
     ours()
-    turns: list[tuple[float, float]] = []
+    reference_seconds, our_seconds = [], []
     for _ in range(rounds):
         begin = time.perf_counter()
         reference()
         middle = time.perf_counter()
         for _ in range(inner):
             ours()
-        turns.append((middle - begin, (time.perf_counter() - middle) / inner))
-    turns.sort(key=lambda turn: turn[0] / turn[1])
+        reference_seconds.append(middle - begin)
+        our_seconds.append((time.perf_counter() - middle) / inner)
+    return middle_turn(reference_seconds, our_seconds)
+
+
+def middle_turn(reference: Sequence[float], ours: Sequence[float]) -> tuple[float, float]:
+    """Seconds of both in the turn of which their ratio is the median."""
+    turns = sorted(zip(reference, ours, strict=True), key=lambda turn: turn[0] / turn[1])
     return turns[(len(turns) - 1) // 2]

@@ -1,7 +1,9 @@
 """The paper's step, its parts, and measuring: against the baseline that works as the paper's code does.
 
-Sizes are the paper's (width 256, batch 256). Both sides run alternately in this process, with torch's default
-threads, and the table at the end gives the ratios. Nothing here is asserted: a busy machine is not a failure.
+Sizes are the paper's (width 256, batch 256). Whole steps: each side runs in a process of its own, the authors' way as
+shipped, ours under the training loop's own setting of memory; the processes take turns, on one thread (processor time)
+and on two (wall time). Parts: both sides run alternately in this process, with torch's default threads. The table at
+the end gives the ratios. Nothing here is asserted: a busy machine is not a failure.
 """
 
 from __future__ import annotations
@@ -10,32 +12,54 @@ import numpy as np
 import paper_baseline as baseline
 import pytest
 import torch
-from side_by_side import TABLE, alternate
+from side_by_side import TABLE, alternate, middle_turn
+from sides import PRODUCT_GFLOP, Side, in_turns
 
 from mechplateau import metrics
 from mechplateau.config import RunConfig
 from mechplateau.models import build_model, generate
-from mechplateau.training.measure import Measurer
 from mechplateau.training.memory import freed_memory_kept
 from mechplateau.training.optimizers import build_optimizer
 from mechplateau.training.step import update
 
 SIZES = baseline.Sizes()
-CPU = torch.device("cpu")
 
 
-class PaperWay:
-    """The baseline's step and what it needs."""
+@pytest.mark.parametrize("threads", [1, 2])
+def test_whole_steps(benchmark, threads):
+    """The step's limit is its matrix products at the speed of one large product, timed in the same turns.
 
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        self.model = baseline.PlainGPT.of(SIZES)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=SIZES.learning_rate)
-        self.rng = np.random.default_rng(0)
-        self.history: list = []
+    Both counts of the products are told: of every row of the batch, and with the first layer's queries, keys and
+    values computed once for each token and position, as the step does. What is wanted is held to the first.
+    """
+    with Side("authors", threads) as authors, Side("ours", threads) as ours:
+        works = {
+            **{work: (ours, work) for work in ("product", "bare", "measured", "paper's samples")},
+            "authors": (authors, "step"),
+            "with figure": (authors, "with figure"),
+        }
+        seconds = dict(zip(works, in_turns(list(works.values()), rounds=7), strict=True))
+        benchmark.pedantic(ours.seconds, ("measured",), rounds=3, iterations=1)
+    on = f"{threads} thread{'s' * (threads > 1)}"
 
-    def whole_step(self, figure=None):
-        return baseline.whole_step(self.model, self.optimizer, self.rng, SIZES, self.history, figure)
+    def pair(reference, own, factor=1.0):
+        return middle_turn([factor * time for time in seconds[reference]], seconds[own])
+
+    def faster(name, reference, own, at_least):
+        return TABLE.faster(f"{name}, {on}", reference_names[reference], pair(reference, own), at_least)
+
+    reference_names = {"authors": "authors' way, no figure", "with figure": "authors' way, with its figure"}
+    ratio = faster("whole step, everything measured on 64", "authors", "measured", 10)
+    faster("whole step, everything measured on 64", "with figure", "measured", 10)
+    faster("whole step, evaluation.samples: paper", "authors", "paper's samples", 7)
+    gflop, with_table = baseline.step_gflop(SIZES)["blocks"], baseline.gflop_with_table(SIZES)
+    for name, own, at_most in (("bare step", "bare", 1.03), ("step measured on 64", "measured", 1.2)):
+        for count, wanted in ((gflop, at_most), (with_table, None)):
+            times = pair("product", own, count / PRODUCT_GFLOP)
+            what = "of all rows" if count == gflop else "with the first layer's table"
+            TABLE.costs(f"{name}, {on}", f"{count:.1f} GFLOP {what}, at peak", times, wanted)
+    TABLE.costs(f"step measured on 64, {on}", "bare step", pair("bare", "measured"), 1.15)
+    benchmark.extra_info["ratio"] = round(ratio, 2)
 
 
 class OurWay:
@@ -46,42 +70,20 @@ class OurWay:
         self.task = self.config.task
         self.model = build_model(self.config.model, vocab_size=self.task.vocab_size, n_ctx=self.task.n_ctx)
         self.optimizer = build_optimizer(self.model, self.config.training)
-        self.measurer = Measurer(self.task, 1, "final", CPU)
         self.generator = torch.Generator().manual_seed(0)
-        self.batch = self.sample(256)
 
     def sample(self, number):
         return self.task.sample(number, self.generator)
 
     def train(self):
-        self.batch = self.sample(256)
-        return update(self.model, self.optimizer, self.batch)
-
-    def measure(self, paper=False):
-        self.model.eval()
-        row = (
-            self.measurer.row(self.model, 1, self.batch, self.sample(64))
-            if paper
-            else self.measurer.row(self.model, 1, self.sample(64))
-        )
-        self.model.train()
-        return row
-
-    def whole_step(self, paper=False):
-        self.train()
-        return self.measure(paper)
+        return update(self.model, self.optimizer, self.sample(256))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def kept_memory():
-    """As in the training loop, and for both sides, since they share a process."""
+    """As in the training loop, and for both sides, where they share this process."""
     with freed_memory_kept():
         yield
-
-
-@pytest.fixture(scope="module")
-def paper_way():
-    return PaperWay()
 
 
 @pytest.fixture(scope="module")
@@ -95,51 +97,40 @@ def report(benchmark, ours, ratio):
     benchmark.pedantic(ours, rounds=3, iterations=1)
 
 
-def test_whole_step(benchmark, paper_way, our_way):
-    times = alternate(paper_way.whole_step, our_way.whole_step, rounds=3, inner=3)
-    ratio = TABLE.faster("whole step, everything measured on 64", "paper's way, no figure", times, 6)
-    report(benchmark, our_way.whole_step, ratio)
-
-
-def test_whole_step_with_figure(benchmark, paper_way, our_way, tmp_path):
-    figure = tmp_path / "figure.png"
-    times = alternate(lambda: paper_way.whole_step(figure), our_way.whole_step, rounds=3, inner=3)
-    ratio = TABLE.faster("whole step, everything measured on 64", "paper's way, with its figure", times, 7)
-    report(benchmark, our_way.whole_step, ratio)
-
-
-def test_whole_step_measured_on_the_papers_samples(benchmark, paper_way, our_way):
-    times = alternate(paper_way.whole_step, lambda: our_way.whole_step(paper=True), rounds=3, inner=2)
-    ratio = TABLE.faster("whole step, evaluation.samples: paper", "paper's way, no figure", times, 4)
-    report(benchmark, lambda: our_way.whole_step(paper=True), ratio)
-
-
-def test_bare_step_against_its_matrix_products(benchmark, our_way):
-    """The products' time is 38.65 GFLOP at the peak of a 2048³ product, measured in turns with the step."""
-    left, right = torch.randn(2048, 2048), torch.randn(2048, 2048)
-    product_gflop = 2 * 2048**3 / 1e9
-    step_gflop = sum(v for k, v in baseline.step_gflop(SIZES).items() if k == "blocks")
-    product, step = alternate(lambda: left @ right, our_way.train, rounds=9)
-    times = (product * step_gflop / product_gflop, step)
-    ratio = TABLE.costs("step without measurements", "its matrix products at peak", times, 1.65)
-    report(benchmark, our_way.train, ratio)
-
-
-def test_measuring_at_every_step(benchmark, our_way):
-    times = alternate(our_way.train, our_way.whole_step, rounds=9)
-    ratio = TABLE.costs("step measured on 64", "step without measurements", times, 1.25)
-    report(benchmark, our_way.whole_step, ratio)
-
-
-def test_generation(benchmark, paper_way, our_way):
+def test_generation(benchmark, our_way):
+    torch.manual_seed(0)
+    authors_model = baseline.PlainGPT.of(SIZES)
     prompts = our_way.sample(256)[:, : our_way.task.prompt_length]
     with torch.no_grad():
         ours = lambda: generate(our_way.model, prompts, 16)  # noqa: E731
         times = alternate(
-            lambda: baseline.generate_reforward(paper_way.model, prompts, 16), ours, rounds=3, inner=3
+            lambda: baseline.generate_reforward(authors_model, prompts, 16), ours, rounds=3, inner=3
         )
         ratio = TABLE.faster("generation of 16 tokens for 256 prompts", "full forward each token", times, 6)
         report(benchmark, ours, ratio)
+
+
+@pytest.mark.parametrize("n_heads", [1, 4])
+def test_long_generation(benchmark, n_heads):
+    """Of 256 tokens (T = 512) against 16 (T = 32), each for 64 prompts; the factor is that of their FLOPs."""
+
+    def work(n):
+        config = RunConfig.for_task("mws", task={"n": n}, model={"n_heads": n_heads})
+        task = config.task
+        model = build_model(config.model, vocab_size=task.vocab_size, n_ctx=task.n_ctx).eval()
+        tokens = task.sample(64, torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            seen = model.observe(tokens[:, :-1], at=())
+        width = config.model.d_model
+        flop = sum(24 * width**2 + 4 * width * position for position in range(n + 1, 2 * n))
+        return torch.no_grad()(lambda: model.generate_on(seen, task.prompt_length, n)), flop
+
+    (short, short_flop), (long, long_flop) = work(16), work(256)
+    brief, lasting = alternate(short, long, rounds=3)
+    times = (brief * long_flop / short_flop, lasting)
+    name = f"generation at T = 512, {n_heads} head{'s' * (n_heads > 1)}"
+    ratio = TABLE.costs(name, "that at T = 32, by FLOPs", times, 1.3)
+    report(benchmark, long, ratio)
 
 
 @pytest.mark.parametrize(("what", "at_least"), [("full matrix", 8), ("mean", 15)])

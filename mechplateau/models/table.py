@@ -96,8 +96,8 @@ class Rows:
         )
 
 
-def _gathered(kept: Float[Tensor, "row *entry"], index: Int[Tensor, "batch pos"]) -> Tensor:
-    """`[batch, pos, *entry]`. Gradients of equal rows are many: they are summed in float32 at least."""
+def _gathered(kept: Float[Tensor, "row ..."], index: Int[Tensor, "batch pos"]) -> Tensor:
+    """`[batch, pos, …]`. Gradients of equal rows are many: they are summed in float32 at least."""
     half = kept.dtype in (torch.float16, torch.bfloat16)
     wide = kept.float() if half else kept
     return F.embedding(index, wide.flatten(1)).to(kept.dtype).unflatten(-1, kept.shape[1:])

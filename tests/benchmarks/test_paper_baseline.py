@@ -331,6 +331,14 @@ def test_the_papers_step_is_39_gflop() -> None:
     assert gflop["attention"] == pytest.approx(0.805306, rel=1e-5)
 
 
+def test_with_the_first_layers_table_the_papers_step_is_30_gflop() -> None:
+    """Of 9 · 2 · 256² for each of 8,192 rows' queries, keys and values, 18 · 32 rows' are left."""
+    assert baseline.gflop_with_table(baseline.Sizes()) == pytest.approx(
+        38.654706 - 9 * 2 * 256**2 * (8192 - 576) / 1e9, rel=1e-6
+    )
+    assert baseline.gflop_with_table(baseline.Sizes()) == pytest.approx(29.670506, rel=1e-6)
+
+
 def test_matmul_seconds_are_the_blocks_flops_at_the_peak() -> None:
     assert baseline.matmul_seconds(peak=100.0) == pytest.approx(0.38654706)
     small = baseline.Sizes(d_model=32, batch=1)

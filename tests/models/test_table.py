@@ -200,8 +200,8 @@ def test_wrong_tokens_and_lengths_are_errors_as_without_it(linear_model, many):
     with pytest.raises(IndexError):
         linear_model(many[:, :-1] - 1)
     with pytest.raises(
-        (RuntimeError, TypeError), match="size|Type-check"
-    ):  # TypeError: of the tests' shape checks
+        (RuntimeError, TypeError), match=r"size|Type-check"
+    ):  # TypeError: of the tests' own shape checks
         linear_model(many.repeat(1, 2))
     with pytest.raises(RuntimeError, match="indices"):
         linear_model(many[:, :-1].to(torch.int16))

@@ -74,7 +74,8 @@ class MaskedAttention(Attention):
         if past_kv_cache_entry is not None:
             offset = past_kv_cache_entry.past_keys.shape[1]
             k, v = past_kv_cache_entry.append(k, v)
-        z = self.hook_z(self._attend(q, k, v, offset, attention_mask))
+        z = None if attention_mask is not None else self._by_sums(q, past_kv_cache_entry)
+        z = self.hook_z(self._attend(q, k, v, offset, attention_mask) if z is None else z)
         if self.cfg.use_attn_result:
             result = self.hook_result(torch.einsum("bphd,hdm->bphm", z, self.W_O))
             return result.sum(dim=2) + self.b_O
@@ -151,6 +152,15 @@ class MaskedAttention(Attention):
 
     def _fusible(self) -> bool:
         return False
+
+    def _by_sums(self, q: Tensor, cache) -> Tensor | None:
+        """z of a new token from what the cache keeps summed; None where that is not what is asked for."""
+        if not self._fusible() or self.record is not None or not hasattr(cache, "linear"):
+            return None
+        if self.scale_set is not None and self.scale_factor != 1.0:
+            return None
+        z = cache.linear(q)
+        return None if z is None else z / self.attn_scale
 
     @abstractmethod
     def mask_scores(self, scores: Tensor, allowed: Tensor) -> Tensor:

@@ -19,6 +19,9 @@ from mechplateau.models.tokens import require_tokens
 if TYPE_CHECKING:
     from mechplateau.models.transformer import PlateauTransformer
 
+_JOIN = 32
+"""Positions that join the sums of linear attention together."""
+
 
 def generate(
     model: PlateauTransformer, prompt: Int[Tensor, "batch prompt"], n_outputs: int
@@ -87,23 +90,50 @@ class _Cache:
 
     def __init__(self, keys: Tensor, values: Tensor, filled: int, room: int):
         batch, _, heads, width = keys.shape
+        # [batch, head, pos, d_head]
         self._keys, self._values = (
-            kept.new_empty(batch, heads, filled + room, width).transpose(1, 2) for kept in (keys, values)
+            kept.new_empty(batch, heads, filled + room, width) for kept in (keys, values)
         )
-        self._keys[:, :filled] = keys[:, :filled].detach()
-        self._values[:, :filled] = values[:, :filled].detach()
+        self._keys[:, :, :filled] = keys[:, :filled].detach().transpose(1, 2)
+        self._values[:, :, :filled] = values[:, :filled].detach().transpose(1, 2)
         self._filled = filled
+        self._summed = 0
+        self._sums: Tensor | None = None
 
     @property
     def past_keys(self) -> Tensor:
-        return self._keys[:, : self._filled]
+        return self._keys[:, :, : self._filled].transpose(1, 2)
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Add the next token's; returns all so far, `[batch, pos, head, d_head]`."""
-        self._keys[:, self._filled : self._filled + 1] = keys.detach()
-        self._values[:, self._filled : self._filled + 1] = values.detach()
+        self._keys[:, :, self._filled] = keys[:, 0].detach()
+        self._values[:, :, self._filled] = values[:, 0].detach()
         self._filled += 1
-        return self._keys[:, : self._filled], self._values[:, : self._filled]
+        kept = (self._keys, self._values)
+        return tuple(each[:, :, : self._filled].transpose(1, 2) for each in kept)  # type: ignore[return-value]
+
+    def linear(self, query: Float[Tensor, "batch 1 head d_head"]) -> Tensor | None:
+        """Σ_j (query · k_j) v_j over all so far, of query's shape; None where they are too few for it to gain.
+
+        Σ_j k_j v_jᵀ, `[d_head, d_head]` a head, stands for all but the last positions: a token reads it from memory,
+        not all keys and values. The last ones join it together.
+        """
+        width = self._keys.shape[-1]
+        if self._keys.shape[2] < 2 * width or self._filled < width:
+            return None
+        if self._sums is None:
+            self._sums = self._keys.new_zeros(*self._keys.shape[:2], width, width)
+        q = query.transpose(1, 2)
+        if self._filled - self._summed >= _JOIN:
+            new = slice(self._summed, self._filled)
+            keys, values = (kept[:, :, new].flatten(0, 1) for kept in (self._keys, self._values))
+            self._sums.flatten(0, 1).baddbmm_(keys.transpose(1, 2), values)
+            self._summed = self._filled
+        z = q @ self._sums
+        if self._summed < self._filled:
+            last = slice(self._summed, self._filled)
+            z = z + (q @ self._keys[:, :, last].transpose(2, 3)) @ self._values[:, :, last]
+        return z.transpose(1, 2)
 
 
 def _table(model: PlateauTransformer, seen: Observation, start: int, n_positions: int) -> Table | None:

@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from mechplateau.errors import UserError
-from mechplateau.models import generate, locations, observe
+from mechplateau.models import generate, generation, locations, observe
+from mechplateau.models.generation import _Cache
+
+from .conftest import make_model
 
 
 def full_forward_generation(model, prompt, n_outputs):
@@ -129,3 +132,82 @@ def test_folded_or_centered_weights_are_refused(linear_model, tokens, steps):
     linear_model.process_weights_(**steps)
     with pytest.raises(UserError, match="folded"):
         observe(linear_model, tokens)
+
+
+@pytest.mark.parametrize("n_heads", [1, 2, 4])
+def test_a_token_of_several_heads_copies_no_cache(n_heads, tokens):
+    """What attention multiplies at a token must be views of the cache, whatever the number of heads."""
+    keys, values = torch.randn(2, 3, 6, n_heads, 4)
+    cache = _Cache(keys, values, 5, 3)
+    for _ in range(2):
+        k, v = cache.append(torch.randn(3, 1, n_heads, 4), torch.randn(3, 1, n_heads, 4))
+    assert torch.equal(k[:, :5], keys[:, :5])
+    for multiplied in (k.permute(0, 2, 3, 1), v.transpose(1, 2)):
+        # As matmul makes one batch of batch and heads; `view` refuses to copy.
+        multiplied.view(3 * n_heads, *multiplied.shape[2:])
+    assert k.data_ptr() == cache.past_keys.data_ptr()
+
+
+@pytest.fixture
+def long_model():
+    """With four times as many positions as a head is wide: keys and values are summed."""
+    model = make_model("linear", n_heads=2, d_model=16, n_ctx=40)
+    with torch.no_grad():  # no closely tied logits
+        model.unembed.W_U.mul_(5)
+    return model
+
+
+@pytest.fixture
+def summing(monkeypatch):
+    """Positions join by three; every sum that was asked for, and whether it was given."""
+    given = []
+    linear = _Cache.linear
+
+    def noting(self, query):
+        z = linear(self, query)
+        given.append(z is not None)
+        return z
+
+    monkeypatch.setattr(_Cache, "linear", noting)
+    monkeypatch.setattr(generation, "_JOIN", 3)
+    return given
+
+
+def test_long_generation_by_sums_equals_full_forwards(long_model, tokens, summing):
+    made = generate(long_model, tokens[:, :4], 30)
+    # From the eighth position on, of each layer.
+    assert summing == [False] * 2 * 3 + [True] * 2 * 26
+    assert torch.equal(made, full_forward_generation(long_model, tokens[:, :4], 30))
+
+
+def test_sums_are_those_of_the_keys_and_values(monkeypatch):
+    monkeypatch.setattr(generation, "_JOIN", 3)
+    generator = torch.Generator().manual_seed(0)
+    keys, values, queries = torch.randn(3, 2, 30, 2, 4, generator=generator)
+    cache = _Cache(keys, values, 5, 25)
+    for position in range(5, 30):
+        now = slice(position, position + 1)
+        cache.append(keys[:, now], values[:, now])
+        weights = torch.einsum("bhd,bjhd->bhj", queries[:, position], keys[:, : position + 1])
+        expected = torch.einsum("bhj,bjhd->bhd", weights, values[:, : position + 1])
+        torch.testing.assert_close(cache.linear(queries[:, now])[:, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_whoever_asks_for_the_map_gets_it_in_long_generation_too(long_model, tokens, summing):
+    prompt = tokens[:, :4]
+    shapes = []
+    hooks = [
+        ("blocks.0.attn.hook_pattern", lambda pattern, hook: shapes.append(pattern.shape[-1]) or pattern * 2)
+    ]
+    with long_model.hooks(fwd_hooks=hooks):
+        made = generate(long_model, prompt, 30)
+        assert shapes == list(range(4, 34))
+        assert torch.equal(made, full_forward_generation(long_model, prompt, 30))
+    entries = torch.ones(40, 40, dtype=torch.bool).tril()
+    long_model.blocks[1].attn.scale_on(entries, -2.0)
+    made = generate(long_model, prompt, 30)
+    assert torch.equal(made, full_forward_generation(long_model, prompt, 30))
+    summing.clear()
+    long_model.blocks[0].attn.scale_on(entries, 3.0)
+    generate(long_model, prompt, 30)
+    assert not summing

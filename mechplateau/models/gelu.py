@@ -109,13 +109,13 @@ def _forward(
 
 def _gelu(u: Tensor, value: Tensor, slope: Tensor | None) -> None:
     """GELU of u into `value`, which may be u itself, and its slope into `slope`; u is overwritten."""
-    factor = torch.addcmul(u.new_tensor(_SLOPE), u, u, value=_CUBIC)  # v / u
+    factor = torch.addcmul(u.new_full((), _SLOPE), u, u, value=_CUBIC)  # v / u
     sigma = torch.mul(u, factor, out=slope).sigmoid_()
     torch.mul(u, sigma, out=value)
     if slope is None:
         return
     # v′ = 3 v/u − 2 · 2 √(2/π); in this order, since u (1 − σ) is 0 where v′ overflows.
-    torch.add(u.new_tensor(-2 * _SLOPE), factor, alpha=3, out=factor)
+    torch.add(u.new_full((), -2 * _SLOPE), factor, alpha=3, out=factor)
     torch.ops.aten.sigmoid_backward.grad_input(u, sigma, grad_input=u)
     torch.addcmul(sigma, u, factor, out=slope)
 

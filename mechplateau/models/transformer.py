@@ -106,10 +106,11 @@ class PlateauTransformer(LabeledTokens, LensGeneration, WatchedHooks):
     def forward(self, input, *arguments, **options):
         """TransformerLens's, with the first layer from its table where that pays and nobody looks upstream.
 
-        Only for a plain call on tokens `[batch, pos]`: text, padding, caches, losses and calls that start or stop at a
-        layer go TransformerLens's way. See `mechplateau.models.table`.
+        Only for a plain call on tokens `[batch, pos]`: text, padding, caches, losses, calls that start or stop at a
+        layer and compiled models go TransformerLens's way. See `mechplateau.models.table`.
         """
-        table = None if arguments or options else self._table_for(input)
+        plain = not arguments and not options and not torch.compiler.is_compiling()
+        table = self._table_for(input) if plain else None
         if table is None:
             return super().forward(input, *arguments, **options)
         rows = table.at(input)

@@ -130,16 +130,17 @@ def meta(monkeypatch):
     return device
 
 
-def rehearse(name, device):
+def rehearse(name, device, batch=4, fresh=3):
     """An update and both kinds of measurement under the rules; whether the latter can be captured at all."""
     config = RunConfig.for_task(name, task=SIZES[name], model={"d_model": 8})
     model, _ = model_and_optimizer(config)
     model.to(device)
-    tokens, fresh = config.task.sample(4, device=device), config.task.sample(3, device=device)
+    tokens, fresh = (config.task.sample(number, device=device) for number in (batch, fresh))
     # Adam's own step is torch's to keep to the rules.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with CaptureRules():
         update(model, optimizer, tokens, clip_norm=1.0)
+    assert model.blocks[0].attn.looked_up == (batch >= 2 * config.task.vocab_size)
     for where in ("final", "all"):
         measurer = Measurer(config.task, config.model.n_layers, where, device)
         if measurer.fixed_shapes:
@@ -155,6 +156,11 @@ def test_nothing_is_read_back_in_what_is_captured(name):
 
 def test_nothing_is_copied_between_host_and_device_in_what_is_captured(meta):
     assert rehearse("mws", meta)
+
+
+def test_the_first_layers_table_can_be_captured(meta):
+    assert rehearse("mws", meta, batch=40, fresh=40)
+    assert rehearse("mws", torch.device("cpu"), batch=40, fresh=40)
 
 
 def test_the_rules_of_a_capture_are_held(meta):

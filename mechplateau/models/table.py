@@ -23,7 +23,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.components import LayerNormPre
 
-from mechplateau.models.layers import FusedLayerNorm, LookupEmbed, RepeatedPosEmbed, observed
+from mechplateau.models.layers import (
+    FusedLayerNorm,
+    LookupEmbed,
+    OnceNormedBlock,
+    RepeatedPosEmbed,
+    observed,
+)
 
 if TYPE_CHECKING:
     from mechplateau.models.transformer import PlateauTransformer
@@ -118,7 +124,9 @@ def unobserved(model: PlateauTransformer) -> bool:
     known = (
         type(model.embed) is LookupEmbed
         and type(model.pos_embed) is RepeatedPosEmbed
+        and type(block) is OnceNormedBlock
         and type(block.ln1) in (FusedLayerNorm, LayerNormPre)
+        and hasattr(block.attn, "projected")
     )
     return known and not observed(
         model.embed,

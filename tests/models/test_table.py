@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
+from transformer_lens.components import Attention, Embed, LayerNorm
 
 from mechplateau.errors import UserError
 from mechplateau.models import generate, observe, table
@@ -204,6 +205,18 @@ def test_wrong_tokens_and_lengths_are_errors_as_without_it(linear_model, many):
         linear_model(many.repeat(1, 2))
     with pytest.raises(RuntimeError, match="indices"):
         linear_model(many[:, :-1].to(torch.int16))
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [("blocks.0.attn", Attention), ("blocks.0.ln1", LayerNorm), ("embed", Embed)]
+)
+def test_parts_put_in_by_others_are_asked_for_every_row(softmax_model, many, name, part):
+    plain = softmax_model(many[:, :-1])
+    theirs = part(softmax_model.cfg)
+    theirs.load_state_dict(softmax_model.get_submodule(name).state_dict(), strict=False)
+    softmax_model.set_submodule(name, theirs)
+    torch.testing.assert_close(softmax_model(many[:, :-1]), plain, rtol=0, atol=1e-6)
+    assert not getattr(theirs, "looked_up", False)
 
 
 def test_frozen_parts_and_processed_weights(model, many, rows_only):

@@ -207,6 +207,21 @@ def test_phases_come_from_the_curve():
     assert not phases.solved  # no accuracy was measured
 
 
+def test_a_checkpoint_beside_the_plateau_is_not_during_it():
+    recorded = pd.read_csv(os.path.join(os.path.dirname(__file__), "..", "data", "mws_authors_code_cpu.csv"))
+    metrics = pd.DataFrame({"step": recorded["step"] + 1, "loss": recorded["train_loss"]})
+    plateau = find_phases(metrics, [0]).plateau
+    outside = (0, plateau.onset - 1, plateau.end + 1, 400)
+    phases = find_phases(metrics, outside)
+    assert phases.during is None
+    with pytest.raises(
+        RunError,
+        match=rf"no checkpoint was kept on the plateau, steps {plateau.onset} to {plateau.end}; .*400",
+    ):
+        phases.step("during")
+    assert find_phases(metrics, (*outside, plateau.end)).during == plateau.end
+
+
 @pytest.mark.parametrize(("top", "solved_at"), [(0.22, None), (0.95, 380), (1.0, 361), (float("nan"), None)])
 def test_a_drop_is_not_yet_a_solution(top, solved_at):
     """A plateau and its drop, whose accuracy ends at `top`: found either way, solved only from 0.95 on."""

@@ -23,7 +23,7 @@ class Phases:
     Attributes:
         plateau: onset, drop, levels, confidence, or why there is none.
         before: step 0.
-        during: of the kept steps on the plateau, the one nearest the middle of onset and drop; None where there is none.
+        during: of the kept steps on the plateau, the one nearest the middle of onset and drop; None where none is.
         after: the last kept step.
         steps: all checkpoints there are.
         missing: checkpoints that were kept and are not there any more; phases count them.
@@ -59,8 +59,8 @@ class Phases:
             )
         if step is None and self.plateau.found:
             raise RunError(
-                f"no checkpoint was kept on the plateau, steps {self.plateau.onset} to {self.plateau.end}; give a step, "
-                f"or train with checkpoints closer together (checkpoints.every, checkpoints.at); steps kept: {known}"
+                f"no checkpoint was kept on the plateau, steps {self.plateau.onset} to {self.plateau.end}; "
+                f"give a step, or train with a smaller checkpoints.every; steps kept: {known}"
             )
         if step is None:
             raise RunError(

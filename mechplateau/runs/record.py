@@ -149,7 +149,7 @@ def finished_table(layout: Layout, config: RunConfig) -> tuple[int | None, str |
     if not is_file(layout.metrics):
         return None, "metrics.parquet is missing"
     try:
-        metrics = table.read_table(layout.metrics)
+        metrics = table.read_table(layout.metrics, config.content_hash())
     except RunError as error:
         return None, _short(error, layout)
     last = int(metrics["step"].iloc[-1])

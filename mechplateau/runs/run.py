@@ -121,7 +121,7 @@ class Run:
     def metrics(self) -> pd.DataFrame:
         """One row an evaluation step; NaN where a value is undefined. Columns: see `mechplateau.training.measure`."""
         if self._layout.metrics.is_file():
-            return table.read_table(self._layout.metrics)
+            return table.read_table(self._layout.metrics, self.config.content_hash())
         rows = table.read_part(self._layout.metrics_part)
         if self.status == "finished" or (not rows and self.steps):
             raise RunError(f"{self._layout.metrics}: missing; {REMEDY}")

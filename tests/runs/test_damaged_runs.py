@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+import struct
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,36 @@ def test_a_finished_run_without_its_table_is_left_alone(finished, damage, messag
     assert contents(finished) == before
     with pytest.raises(RunError, match=r"metrics\.parquet"):
         load_run(finished).model("after")
+
+
+def test_a_table_of_another_run_is_not_taken_for_this_ones(finished, tmp_path):
+    other = train(CONFIG.with_(seed=1), runs_dir=tmp_path / "other")
+    shutil.copy(other.path / "metrics.parquet", finished)
+    with pytest.raises(
+        RunError, match=r"metrics\.parquet: belongs to another run than the config\.yaml beside it"
+    ):
+        _ = load_run(finished).metrics
+    with pytest.raises(RunError, match=r"says finished, but metrics\.parquet: belongs to another run"):
+        train(CONFIG, runs_dir=finished.parent)
+
+
+def test_a_changed_number_in_a_table_is_found(finished):
+    path = finished / "metrics.parquet"
+    data = bytearray(path.read_bytes())
+    between = load_run(finished).metrics["loss"].median()  # the least and the largest are written twice
+    data[data.index(struct.pack("<d", between)[4:])] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(RunError, match=r"metrics\.parquet: damaged \(.*put a copy back"):
+        _ = load_run(finished).metrics
+
+
+def test_rows_that_cannot_be_read_are_one_line(stopped):
+    (stopped / "metrics.part.jsonl").unlink()
+    (stopped / "metrics.part.jsonl").mkdir()
+    with pytest.raises(RunError, match=r"metrics\.part\.jsonl: cannot be read \(Is a directory\)"):
+        _ = load_run(stopped).metrics
+    with pytest.raises(RunError, match=r"metrics\.part\.jsonl: cannot be read \(Is a directory\)"):
+        train(CONFIG, runs_dir=stopped.parent)
 
 
 def test_a_table_of_another_length_is_no_end(finished):

@@ -419,7 +419,7 @@ def test_unwritable_folder_is_one_line(tmp_path):
 
 def test_a_column_that_comes_later_is_kept(tmp_path):
     rows = [{"step": 0, "loss": 1.0}, {"step": 1, "late": 0.5, "loss": 0.9}, {"step": 2, "apm_zero_count": 3}]
-    compact(tmp_path / "metrics.parquet", rows)
+    compact(tmp_path / "metrics.parquet", rows, "abc")
     table = pq.read_table(tmp_path / "metrics.parquet")
     assert table.to_pydict() == {
         "step": [0, 1, 2],
@@ -427,7 +427,7 @@ def test_a_column_that_comes_later_is_kept(tmp_path):
         "late": [None, 0.5, None],
         "apm_zero_count": [None, None, 3],
     }
-    assert read_table(tmp_path / "metrics.parquet")["late"].tolist()[1] == 0.5
+    assert read_table(tmp_path / "metrics.parquet", "abc")["late"].tolist()[1] == 0.5
     assert list(frame_of(rows).columns) == table.column_names
 
 

@@ -366,6 +366,15 @@ def test_a_partial_copy_says_what_is_missing(finished, caplog):
         load_run(finished).model("before")
 
 
+def test_a_copy_without_checkpoints_is_not_told_to_go_on(finished):
+    shutil.rmtree(finished / "checkpoints")
+    run = load_run(finished)
+    assert run.missing == (0, 2, 4, 6)
+    for ask in (lambda: run.phases, lambda: run.model("after")):
+        with pytest.raises(CheckpointError, match=r"all 4 checkpoints are missing; put copies back$"):
+            ask()
+
+
 def test_a_whole_run_misses_nothing(finished_once, stopped_once, caplog):
     for path in (finished_once, stopped_once):
         run = load_run(path)

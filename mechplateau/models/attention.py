@@ -22,14 +22,16 @@ from torch import Tensor
 from transformer_lens.components import Attention
 
 import mechplateau_kernels as mk
-from mechplateau.models.layers import observed
 from mechplateau.models.records import AttentionRecord
+from mechplateau.models.watching import Watch, honors_hooks, observed
 
 _BUFFERS = ("mask", "IGNORE")
 
 
 class MaskedAttention(Attention):
     """What linear and softmax attention share: the order of the hooks, the factor on Ω, the record."""
+
+    watch: Watch | None = None
 
     def __init__(self, cfg, attn_type="global", layer_id=None):
         super().__init__(cfg, attn_type, layer_id)
@@ -48,6 +50,7 @@ class MaskedAttention(Attention):
         self.scale_set = entries
         self.scale_factor = c
 
+    @honors_hooks
     def forward(
         self,
         query_input,

@@ -9,28 +9,11 @@ from __future__ import annotations
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.modules import module as torch_module
 from transformer_lens.components import MLP, Embed, LayerNorm, PosEmbed, TransformerBlock
-from transformer_lens.hook_points import HookPoint
 
 import mechplateau.models.lens  # noqa: F401 (before TransformerLens: says what to install)
 from mechplateau.models.tokens import require_length
-
-
-def observed(*points: HookPoint) -> bool:
-    """Whether somebody looks at one of the hook points.
-
-    That is: a hook of TransformerLens's or PyTorch's own, on the point or on all modules at once, or a `forward` put
-    into the point itself (as nnsight does).
-    """
-    return bool(torch_module._has_any_global_hook()) or any(
-        point._forward_hooks
-        or point._forward_pre_hooks
-        or point._backward_hooks
-        or point._backward_pre_hooks
-        or "forward" in point.__dict__
-        for point in points
-    )
+from mechplateau.models.watching import Watch, honors_hooks, observed
 
 
 class FusedLayerNorm(LayerNorm):
@@ -76,6 +59,12 @@ class RepeatedPosEmbed(PosEmbed):
 class FusedGeluMLP(MLP):
     """The MLP with the tanh-approximated GELU (`gelu_new`) in one call."""
 
+    watch: Watch | None = None
+
+    @honors_hooks
+    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        return super().forward(x)
+
     def select_activation_function(self) -> None:
         self.act_fn = gelu_new
         self.hook_mid = None
@@ -93,6 +82,9 @@ class OnceNormedBlock(TransformerBlock):
     The original takes it three times over, so a hook on `ln1` fires three times there and once here.
     """
 
+    watch: Watch | None = None
+
+    @honors_hooks
     def forward(self, resid_pre, shortformer_pos_embed=None, past_kv_cache_entry=None, attention_mask=None):
         if self.cfg.use_attn_in or self.cfg.use_split_qkv_input or shortformer_pos_embed is not None:
             return super().forward(resid_pre, shortformer_pos_embed, past_kv_cache_entry, attention_mask)
@@ -126,6 +118,5 @@ __all__ = [
     "OnceNormedBlock",
     "RepeatedPosEmbed",
     "gelu_new",
-    "observed",
     "replace_components",
 ]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import re
 import shutil
 import signal
-import struct
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mechplateau.config import RunConfig
@@ -180,10 +182,21 @@ def test_a_table_of_another_run_is_not_taken_for_this_ones(finished, tmp_path):
 
 def test_a_changed_number_in_a_table_is_found(finished):
     path = finished / "metrics.parquet"
-    data = bytearray(path.read_bytes())
-    between = load_run(finished).metrics["loss"].median()  # the least and the largest are written twice
-    data[data.index(struct.pack("<d", between)[4:])] ^= 1
-    path.write_bytes(data)
+    whole, data = pq.read_table(path), path.read_bytes()
+    losses = pq.ParquetFile(path).metadata.row_group(0).column(whole.column_names.index("loss"))
+    last = losses.dictionary_page_offset + losses.total_compressed_size
+
+    def changed(place: int) -> bytes:
+        return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+    def gives_other_numbers(content: bytes) -> bool:
+        try:
+            return pq.read_table(io.BytesIO(content)) != whole
+        except (OSError, pa.ArrowException):
+            return False
+
+    tables = map(changed, range(losses.dictionary_page_offset, last))
+    path.write_bytes(next(filter(gives_other_numbers, tables)))
     with pytest.raises(RunError, match=r"metrics\.parquet: damaged \(.*put a copy back"):
         _ = load_run(finished).metrics
 

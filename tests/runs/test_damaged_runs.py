@@ -214,6 +214,8 @@ def test_a_table_of_another_length_is_no_end(finished):
     load_run(finished).metrics[:4].to_parquet(finished / "metrics.parquet")
     with pytest.raises(RunError, match=r"says finished, but metrics\.parquet ends at step 3 of 6"):
         train(CONFIG, runs_dir=finished.parent)
+    with pytest.raises(RunError, match=r"metrics\.parquet: ends at step 3 of 6"):
+        _ = load_run(finished).phases
 
 
 def cut(root: Path) -> None:

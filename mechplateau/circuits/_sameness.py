@@ -10,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechplateau.errors import UserError
+from mechplateau.models.weights import plain_names
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -32,7 +33,7 @@ def require_other_activations(
     """
     if not torch.equal(inputs.cpu(), donor_inputs.cpu()):
         return
-    if recipient is donor:
+    if _is_one(recipient, donor):
         raise UserError(
             "recipient and donor are one model that sees the same tokens (all but the last of each sequence), so that "
             f"no patch changes anything; give another model, or donor_tokens that differ, {_MEANT}"
@@ -52,7 +53,7 @@ def require_other_weights(recipient: HookedTransformer, donor: HookedTransformer
     Raises:
         UserError: recipient and donor are one model.
     """
-    if recipient is donor:
+    if _is_one(recipient, donor):
         raise UserError(
             "recipient and donor are one model, so that moving weights changes nothing; give another model, "
             f"{_MEANT}"
@@ -65,9 +66,14 @@ def require_other_weights(recipient: HookedTransformer, donor: HookedTransformer
         )
 
 
+def _is_one(recipient: HookedTransformer, donor: HookedTransformer) -> bool:
+    """Whether both are one model, compiled or not."""
+    return getattr(recipient, "_orig_mod", recipient) is getattr(donor, "_orig_mod", donor)
+
+
 def same_weights(one: HookedTransformer, other: HookedTransformer) -> bool:
     """Whether all parameters are equal to the bit."""
-    ours, theirs = dict(one.named_parameters()), dict(other.named_parameters())
+    ours, theirs = (plain_names(dict(model.named_parameters())) for model in (one, other))
     return ours.keys() == theirs.keys() and all(
         parameter.shape == theirs[name].shape and torch.equal(parameter.cpu(), theirs[name].cpu())
         for name, parameter in ours.items()

@@ -24,6 +24,7 @@ from mechplateau.circuits._sameness import require_alike_written, require_other_
 from mechplateau.circuits.scoring import MEASURES, inputs_of, score
 from mechplateau.circuits.sweep import recovered
 from mechplateau.errors import UserError
+from mechplateau.models.weights import plain_names
 from mechplateau.schema import whole_number
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def components(model: HookedTransformer) -> dict[str, tuple[Slot, ...]]:
 
     A head's OV leaves the layer's output bias b_O out, which belongs to no head.
     """
-    names = list(dict(model.named_parameters()))
+    names = list(_parameters(model))
     found: dict[str, tuple[Slot, ...]] = {}
 
     def add(label: str, *patterns: str) -> None:
@@ -178,7 +179,7 @@ def _slot(tensor: Tensor, head: int | None) -> Tensor:
 
 
 def _parameters(model: HookedTransformer) -> dict[str, Tensor]:
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return plain_names({name: parameter.detach() for name, parameter in model.named_parameters()})
 
 
 def _require_alike(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:

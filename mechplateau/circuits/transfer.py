@@ -155,8 +155,10 @@ class TransferMatrix:
     """How much of each target's plateau is left after a transfer from each source.
 
     Attributes:
-        table: one line a pair: source, target, left (null where undefined or refused), reached, baseline_onset,
-            baseline_drop, why (null, or the reason), run (the folder; null where refused).
+        table: one line a pair: source, target, left (null where undefined or refused), reached, solved_at,
+            baseline_onset, baseline_drop, baseline_solved_at, why (null, or the reason), run (the folder; null where
+            refused). A baseline that was never solved (its solved_at is null) may end in the middle of its drop: what
+            half-way down means then depends on how long it was trained.
     """
 
     table: pd.DataFrame
@@ -194,9 +196,11 @@ def transfer_matrix(
     lines = []
     for target, config in targets.items():
         on_run(target, None)
-        baseline = train(config, runs_dir=runs_dir, device=device, threads=threads).phases.plateau
+        without = train(config, runs_dir=runs_dir, device=device, threads=threads)
+        baseline = without.phases.plateau
         for label, source in sources.items():
             folder: str | None = None
+            solved: int | None = None
             try:
                 changed = transferred(config, source, parts, step=step, freeze=freeze)
             except UserError as error:
@@ -204,10 +208,10 @@ def transfer_matrix(
             else:
                 on_run(target, label)
                 run = train(changed, runs_dir=runs_dir, device=device, threads=threads)
-                found, folder = plateau_left(run.metrics, baseline), str(run.path)
-            lines.append(
-                (label, target, found.left, found.reached, baseline.onset, baseline.drop, found.why, folder)
-            )
-    columns = ["source", "target", "left", "reached", "baseline_onset", "baseline_drop", "why", "run"]
-    types = dict.fromkeys(columns[3:6], "Int64") | {"left": "Float64", "why": "string", "run": "string"}
+                found, folder, solved = plateau_left(run.metrics, baseline), str(run.path), run.solved_at
+            of_baseline = (baseline.onset, baseline.drop, without.solved_at)
+            lines.append((label, target, found.left, found.reached, solved, *of_baseline, found.why, folder))
+    steps = ["reached", "solved_at", "baseline_onset", "baseline_drop", "baseline_solved_at"]
+    columns = ["source", "target", "left", *steps, "why", "run"]
+    types = dict.fromkeys(steps, "Int64") | {"left": "Float64", "why": "string", "run": "string"}
     return TransferMatrix(pd.DataFrame(lines, columns=columns).astype(types))

@@ -22,9 +22,9 @@ from torch import Tensor
 from transformer_lens.components import Attention
 
 import mechplateau_kernels as mk
-from mechplateau.models.layers import observed
 from mechplateau.models.records import AttentionRecord
 from mechplateau.models.table import Rows
+from mechplateau.models.watching import Watch, honors_hooks, observed
 
 _BUFFERS = ("mask", "IGNORE")
 
@@ -35,6 +35,8 @@ class MaskedAttention(Attention):
     Attributes:
         looked_up: whether the last forward took its queries, keys and values from the first layer's table.
     """
+
+    watch: Watch | None = None
 
     def __init__(self, cfg, attn_type="global", layer_id=None):
         super().__init__(cfg, attn_type, layer_id)
@@ -54,6 +56,7 @@ class MaskedAttention(Attention):
         self.scale_set = entries
         self.scale_factor = c
 
+    @honors_hooks
     def forward(
         self,
         query_input,

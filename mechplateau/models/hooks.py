@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from transformer_lens import HookedTransformer
 from transformer_lens.hook_points import HookPoint
 
 from mechplateau.errors import UserError
-from mechplateau.models.layers import observed
+from mechplateau.models.watching import Watch, honors_hooks
 
 # The flag of `cfg` that switches a point on, by the last component of the point's name.
 _SWITCHES = {
@@ -30,16 +29,6 @@ _SWITCHES = {
 
 class HookNeverFires(UserError, AssertionError):
     """A hook on a point that is switched off or not there (TransformerLens raises an AssertionError)."""
-
-
-class Watch:
-    """Whether a hook may be on some point of a model; the model and all its points share one.
-
-    A compiled model looks here: `torch.compile` checks this attribute before each call, but no module's hooks.
-    """
-
-    def __init__(self) -> None:
-        self.on = False
 
 
 class WatchedPoint(HookPoint):
@@ -98,6 +87,9 @@ class WatchedHooks(HookedTransformer):
         super().setup()
         if "watch" not in self.__dict__:
             self.watch = Watch()
+        for module in self.modules():
+            if hasattr(type(module), "watch"):
+                module.watch = self.watch
         for name, point in list(self.hook_dict.items()):
             if not isinstance(point, WatchedPoint):
                 parent, _, leaf = name.rpartition(".")
@@ -105,11 +97,20 @@ class WatchedHooks(HookedTransformer):
                 watched.name = name
                 setattr(self.get_submodule(parent), leaf, watched)
                 self.hook_dict[name] = self.mod_dict[name] = watched
+        self.watch.points = list(self.hook_dict.values())
 
+    @honors_hooks
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """See TransformerLens; compiled, it runs uncompiled while a hook is on."""
-        if torch.compiler.is_compiling() and self.watch.on:
-            return _uncompiled(self, *args, **kwargs)
+        """See TransformerLens; compiled, it runs uncompiled while a hook is on.
+
+        Raises:
+            HookNeverFires: a hook is on a point that was switched off after it was put there.
+        """
+        if self.watch.on:
+            self.watch.look()
+            for point in self.watch.points:
+                if point.fwd_hooks or point.bwd_hooks:
+                    point.check()
         return super().forward(*args, **kwargs)
 
     def check_hooks_to_add(
@@ -152,10 +153,4 @@ class WatchedHooks(HookedTransformer):
         return names_filter
 
 
-@torch.compiler.disable
-def _uncompiled(model: WatchedHooks, *args: Any, **kwargs: Any) -> Any:
-    model.watch.on = observed(*model.hook_dict.values())
-    return HookedTransformer.forward(model, *args, **kwargs)
-
-
-__all__ = ["HookNeverFires", "Watch", "WatchedHooks", "WatchedPoint"]
+__all__ = ["HookNeverFires", "WatchedHooks", "WatchedPoint"]

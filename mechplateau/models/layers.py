@@ -10,32 +10,16 @@ from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
+from torch import Tensor
 from transformer_lens.components import MLP, Embed, LayerNorm, PosEmbed, TransformerBlock
 
 import mechplateau.models.lens  # noqa: F401 (before TransformerLens: says what to install)
 from mechplateau.models.gelu import gelu_layers, gelu_new, in_plain_eager
 from mechplateau.models.tokens import require_length
+from mechplateau.models.watching import Watch, honors_hooks, observed
 
 if TYPE_CHECKING:
     from mechplateau.models.table import Rows
-
-
-def observed(*points: nn.Module) -> bool:
-    """Whether somebody looks at one of the hook points (or other modules).
-
-    That is: a hook of TransformerLens's or PyTorch's own, on the point or on all modules at once, or a `forward` put
-    into the point itself (as nnsight does).
-    """
-    return bool(torch_module._has_any_global_hook()) or any(
-        point._forward_hooks
-        or point._forward_pre_hooks
-        or point._backward_hooks
-        or point._backward_pre_hooks
-        or "forward" in point.__dict__
-        for point in points
-    )
 
 
 class FusedLayerNorm(LayerNorm):
@@ -85,12 +69,15 @@ class FusedGeluMLP(MLP):
         in_blocks: whether the last forward ran in blocks of rows, see `mechplateau.models.gelu`.
     """
 
+    watch: Watch | None = None
+
     def select_activation_function(self) -> None:
         self.act_fn = gelu_new
         self.hook_mid = None
         self.ln = None
         self.in_blocks = False
 
+    @honors_hooks
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         weights = (self.W_in, self.b_in, self.W_out, self.b_out)
         self.in_blocks = (
@@ -107,6 +94,9 @@ class OnceNormedBlock(TransformerBlock):
     The original takes it three times over, so a hook on `ln1` fires three times there and once here.
     """
 
+    watch: Watch | None = None
+
+    @honors_hooks
     def forward(
         self,
         resid_pre,
@@ -147,6 +137,5 @@ __all__ = [
     "LookupEmbed",
     "OnceNormedBlock",
     "RepeatedPosEmbed",
-    "observed",
     "replace_components",
 ]

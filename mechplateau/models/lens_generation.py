@@ -22,7 +22,7 @@ from mechplateau.errors import UserError
 class LensGeneration(HookedTransformer):
     """A HookedTransformer that also generates without a tokenizer, from a cache or not."""
 
-    _generating = False
+    _generating = 0  # how many generations go on: a stream may wait while another begins
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """As TransformerLens's, with its arguments.
@@ -53,11 +53,11 @@ class LensGeneration(HookedTransformer):
                 )
 
         check = self.unembed.register_forward_hook(refuse_nan)
-        self._generating = True
+        self._generating += 1
         try:
             yield
         finally:
-            self._generating = False
+            self._generating -= 1
             check.remove()
 
     def get_residual(
@@ -82,7 +82,7 @@ class LensGeneration(HookedTransformer):
         """As TransformerLens's; without a tokenizer, and among generated tokens, none is padding."""
         cache = kwargs.get("past_kv_cache")
         if cache is not None and kwargs.get("attention_mask") is None and isinstance(input, Tensor):
-            generated = self._generating and cache[0].past_keys.shape[1] > 0
+            generated = self._generating > 0 and cache[0].past_keys.shape[1] > 0
             if self.tokenizer is None or generated:
                 kwargs["attention_mask"] = torch.ones_like(input if input.dim() > 1 else input[None])
         return super().input_to_embed(input, prepend_bos, padding_side, **kwargs)

@@ -23,13 +23,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.components import LayerNormPre
 
-from mechplateau.models.layers import (
-    FusedLayerNorm,
-    LookupEmbed,
-    OnceNormedBlock,
-    RepeatedPosEmbed,
-    observed,
-)
+from mechplateau.models.layers import FusedLayerNorm, LookupEmbed, OnceNormedBlock, RepeatedPosEmbed
+from mechplateau.models.watching import observed
 
 if TYPE_CHECKING:
     from mechplateau.models.transformer import PlateauTransformer

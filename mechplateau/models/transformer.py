@@ -203,11 +203,16 @@ class PlateauTransformer(LabeledTokens, LensGeneration, WatchedHooks):
         self.load_and_process_state_dict(weights, *steps, **named_steps)
 
     def _drop_layer_norms(self) -> None:
-        """Put in LayerNorms without gain and bias."""
+        """Put in LayerNorms without gain and bias, with the hook points of the ones before."""
         self.cfg.normalization_type = "LNPre"
-        self.ln_final = LayerNormPre(self.cfg)
-        for block in self.blocks:
-            block.ln1, block.ln2 = LayerNormPre(self.cfg), LayerNormPre(self.cfg)
+        for parent, name in (
+            (self, "ln_final"),
+            *((block, ln) for block in self.blocks for ln in ("ln1", "ln2")),
+        ):
+            before, plain = getattr(parent, name), LayerNormPre(self.cfg)
+            # The same points, so that hooks on them stay.
+            plain.hook_scale, plain.hook_normalized = before.hook_scale, before.hook_normalized
+            setattr(parent, name, plain)
         self.setup()
 
     def to(self, *args: Any, print_details: bool = True, **kwargs: Any) -> Self:

@@ -23,7 +23,7 @@ class Phases:
     Attributes:
         plateau: onset, drop, levels, confidence, or why there is none.
         before: step 0.
-        during: the kept step nearest the middle of onset and drop; None without a plateau.
+        during: of the kept steps on the plateau, the one nearest the middle of onset and drop; None where none is.
         after: the last kept step.
         steps: all checkpoints there are.
         missing: checkpoints that were kept and are not there any more; phases count them.
@@ -48,7 +48,7 @@ class Phases:
         """The checkpoint of a phase.
 
         Raises:
-            RunError: there is no plateau to be during; names the steps there are.
+            RunError: there is no plateau to be during, or no checkpoint was kept on it; names the steps there are.
             CheckpointError: the phase's checkpoint is missing.
         """
         step = getattr(self, phase)
@@ -56,6 +56,11 @@ class Phases:
         if step in self.missing:
             raise CheckpointError(
                 f"the checkpoint {phase!r}, of step {step}, is missing; put a copy back; there are: {known}"
+            )
+        if step is None and self.plateau.found:
+            raise RunError(
+                f"no checkpoint was kept on the plateau, steps {self.plateau.onset} to {self.plateau.end}; "
+                f"give a step, or train with a smaller checkpoints.every; steps kept: {known}"
             )
         if step is None:
             raise RunError(
@@ -69,15 +74,25 @@ def find_phases(metrics: pd.DataFrame, steps: Sequence[int], missing: Sequence[i
 
     Raises:
         RunError: no checkpoint was kept yet.
+        CheckpointError: all that were kept are missing.
     """
+    if not steps and missing:
+        raise CheckpointError(f"all {len(missing)} checkpoints are missing; put copies back")
     if not steps:
         raise RunError("no checkpoint was kept yet; let the run go on")
     kept = sorted({*steps, *missing})
     plateau = find_plateau(metrics["step"].to_numpy(), metrics["loss"].to_numpy(dtype=float))
-    during = None
-    if (middle := plateau.midpoint) is not None:
-        during = min(kept, key=lambda step: (abs(step - middle), step))
-    return Phases(plateau, kept[0], during, kept[-1], tuple(steps), solved_in(metrics), tuple(missing))
+    return Phases(
+        plateau, kept[0], _during(plateau, kept), kept[-1], tuple(steps), solved_in(metrics), tuple(missing)
+    )
+
+
+def _during(plateau: Plateau, kept: Sequence[int]) -> int | None:
+    if plateau.onset is None or plateau.end is None or plateau.midpoint is None:
+        return None
+    middle = plateau.midpoint
+    on_it = [step for step in kept if plateau.onset <= step <= plateau.end]
+    return min(on_it, key=lambda step: (abs(step - middle), step), default=None)
 
 
 def solved_in(metrics: pd.DataFrame) -> int | None:

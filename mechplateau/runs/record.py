@@ -149,13 +149,20 @@ def finished_table(layout: Layout, config: RunConfig) -> tuple[int | None, str |
     if not is_file(layout.metrics):
         return None, "metrics.parquet is missing"
     try:
-        metrics = table.read_table(layout.metrics)
+        metrics = table.read_table(layout.metrics, config.content_hash())
     except RunError as error:
         return None, _short(error, layout)
+    if (problem := incomplete(metrics, config)) is not None:
+        return None, f"metrics.parquet {problem}"
+    return int(metrics["step"].iloc[-1]), None
+
+
+def incomplete(metrics: pd.DataFrame, config: RunConfig) -> str | None:
+    """What a finished table lacks; None where it has all rows up to where the run ends."""
     last = int(metrics["step"].iloc[-1])
     if not _whole(metrics, config, last):
-        return None, f"metrics.parquet ends at step {last} of {config.training.steps}, or lacks rows before"
-    return last, None
+        return f"ends at step {last} of {config.training.steps}, or lacks rows before"
+    return None
 
 
 def _short(error: Exception, layout: Layout) -> str:

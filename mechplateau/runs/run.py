@@ -20,7 +20,15 @@ from mechplateau.runs.checkpoints import read_description, read_tensors
 from mechplateau.runs.files import REMEDY
 from mechplateau.runs.layout import Layout
 from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases, solved_in
-from mechplateau.runs.record import Status, is_file, parse_config, read_config, sessions_of, status_of
+from mechplateau.runs.record import (
+    Status,
+    incomplete,
+    is_file,
+    parse_config,
+    read_config,
+    sessions_of,
+    status_of,
+)
 from mechplateau.tasks import Task
 
 if TYPE_CHECKING:
@@ -121,7 +129,10 @@ class Run:
     def metrics(self) -> pd.DataFrame:
         """One row an evaluation step; NaN where a value is undefined. Columns: see `mechplateau.training.measure`."""
         if self._layout.metrics.is_file():
-            return table.read_table(self._layout.metrics)
+            metrics = table.read_table(self._layout.metrics, self.config.content_hash())
+            if (problem := incomplete(metrics, self.config)) is not None:
+                raise RunError(f"{self._layout.metrics}: {problem}; {REMEDY}")
+            return metrics
         rows = table.read_part(self._layout.metrics_part)
         if self.status == "finished" or (not rows and self.steps):
             raise RunError(f"{self._layout.metrics}: missing; {REMEDY}")

@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 from mechplateau.errors import RunError
 from mechplateau.runs.files import REMEDY, explained, sync_to_disk, write_atomic, write_text
 
+_KEY = "mechplateau.config_hash"
+
 
 def append_row(path: Path, row: Mapping[str, float | int | None]) -> None:
     """Append one row as a line of JSON (numbers in full, null where undefined)."""
@@ -33,7 +35,10 @@ def read_part(path: Path) -> list[dict[str, Any]]:
     """The complete rows of a part file; a last line that a kill cut off is left out."""
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror or error})") from None
     rows = []
     for number, line in enumerate(text.splitlines(keepends=True), start=1):
         if not line.endswith("\n"):
@@ -53,14 +58,14 @@ def rewrite_part(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_text(path, "".join(_line(row) for row in rows))
 
 
-def compact(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write the rows as a Parquet table, atomically."""
-    table = _table(rows)
+def compact(path: Path, rows: Sequence[Mapping[str, Any]], config_hash: str) -> None:
+    """Write the rows as a Parquet table that says which configuration's they are, atomically."""
+    table = _table(rows).replace_schema_metadata({_KEY: config_hash})
 
     def write(temporary: Path) -> None:
         # An open file: pyarrow takes some names (a:b, s3:x, ~) for addresses.
         with temporary.open("wb") as file:
-            pq.write_table(table, file)
+            pq.write_table(table, file, write_page_checksum=True)
 
     write_atomic(path, write)
 
@@ -70,19 +75,25 @@ def frame_of(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return _table(rows).to_pandas()
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """A compacted table as pandas.
+def read_table(path: Path, config_hash: str) -> pd.DataFrame:
+    """A compacted table of this configuration as pandas.
 
     Raises:
-        RunError: the file is damaged.
+        RunError: the file is damaged, or another configuration's.
     """
     try:
         with path.open("rb") as file:  # open, as above
-            found = pq.read_table(file).to_pandas()
+            table = pq.read_table(file, page_checksum_verification=True)
+        found = table.to_pandas()
     except PermissionError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror or error})") from None
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, str(error).splitlines()[0]) from None
+    recorded = (table.schema.metadata or {}).get(_KEY.encode())
+    if recorded is not None and recorded.decode() != config_hash:  # tables of early versions lack it
+        raise RunError(
+            f"{path}: belongs to another run than the config.yaml beside it; put the right one back"
+        )
     missing = [name for name in ("step", "loss") if name not in found]
     if missing or found.empty:
         raise _damaged(path, f"without the column {missing[0]}" if missing else "without rows")

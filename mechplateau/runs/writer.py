@@ -178,7 +178,7 @@ class RunWriter:
 
     def finish(self, step: int, environment: Mapping[str, Any]) -> None:
         """Compact the table, note the end (at `step`) and what was used, and delete what was kept to go on from."""
-        table.compact(self.layout.metrics, self._rows)
+        table.compact(self.layout.metrics, self._rows, self.config.content_hash())
         if sessions := sessions_of(self.layout):
             sessions[-1] |= {**environment, "finished": _now()}
             write_text(self.layout.environment, _json({"sessions": sessions}))

@@ -100,9 +100,10 @@ SOLVED_LABEL = f"Solved (accuracy ≥ {SOLVED:g})"
 
 
 def solved_text(numbers: KeyNumbers) -> str:
-    """When the task was solved, for people: a run may end in the middle of its drop, which a plateau does not tell."""
+    """When the task was first solved, for people: a run may end in the middle of its drop, which a plateau does not
+    tell, and may lose again what it had learned."""
     if numbers.solved_at is not None:
-        return f"from step {numbers.solved_at} on"
+        return f"first at step {numbers.solved_at}"
     if numbers.final_accuracy is None:
         return "undefined"
     return f"no, up to step {numbers.last_step}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import jaxtyping
 import pytest
 import torch
 
@@ -75,6 +76,18 @@ def test_the_same_checkpoint_twice_is_said(tokens):
         # Equal weights under an intervention are another model.
         donor.blocks[0].attn.scale_on(torch.ones(9, 9, dtype=torch.bool), 3.0)
         assert sweep(recipient, donor, tokens).donor != result.donor
+
+
+def test_a_compiled_model_is_the_model_inside(tokens, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # torch.compile cannot trace its checks
+    model = make_model()
+    compiled = torch.compile(model, backend="eager")
+    with pytest.raises(UserError, match="one model that sees the same tokens"):
+        sweep(compiled, model, tokens)
+    with pytest.raises(UserError, match="one model, so that moving weights changes nothing"):
+        patch_parameters(model, compiled, tokens)
+    with pytest.warns(UserWarning, match="equal weights, so that moving them changes nothing"):
+        patch_parameters(make_model(), compiled, tokens)
 
 
 def test_a_models_weights_are_not_moved_into_itself(tokens):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Literal
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from mechplateau.circuits import transfer
 from mechplateau.circuits.transfer import plateau_left, transfer_matrix, transferred
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
@@ -200,3 +202,21 @@ def test_the_matrix_trains_each_pair_once_and_keeps_refusals(toy_run, tmp_path):
     assert matrix.table["left"].isna().all()
     assert matrix.grid().shape == (1, 2)
     assert list(matrix.grid().columns) == ["mws", "short"]
+
+
+def test_the_matrix_says_which_runs_were_solved(monkeypatch):
+    """A baseline that ends in the middle of its drop has a plateau too."""
+    metrics = table([2.0] * 5 + [1.0] * 5)
+    solved = {"baseline": None, "moved": 7}
+
+    def trained(config, **options):
+        return SimpleNamespace(
+            phases=SimpleNamespace(plateau=PLATEAU), metrics=metrics, path=config, solved_at=solved[config]
+        )
+
+    monkeypatch.setattr(transfer, "train", trained)
+    monkeypatch.setattr(transfer, "transferred", lambda *given, **options: "moved")
+    line = transfer_matrix({"source": None}, {"target": "baseline"}).table.iloc[0]
+    assert line["solved_at"] == 7
+    assert line["baseline_solved_at"] is pd.NA
+    assert line["baseline_drop"] == PLATEAU.drop

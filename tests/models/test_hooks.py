@@ -222,3 +222,48 @@ def test_nnsight_reaches_every_point(model, tokens):
             envoy.output = envoy.output * 2
             edited = wrapped.output.save()
         assert (edited - before).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("part", ["blocks.1", "blocks.1.attn", "blocks.1.mlp"])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_compiled_part_of_a_model_honors_hooks_that_come_later(unchecked, model, tokens, part, in_place):
+    module = model.get_submodule(part)
+    names = [name for name, point in model.hook_dict.items() if name.startswith(part) and not point.off]
+    if in_place:
+        module.compile(backend="eager")
+    else:
+        parent, _, leaf = part.rpartition(".")
+        setattr(model.get_submodule(parent), leaf, torch.compile(module, backend="eager"))
+    plain = model(tokens)
+    for name in names:
+        fired = []
+
+        def edit(activation, hook, fired=fired):
+            fired.append(hook.name)
+            return activation.flip(0)
+
+        hooked = model.run_with_hooks(tokens, fwd_hooks=[(name, edit)])
+        assert fired == [name]
+        assert (hooked - plain).abs().max() > 1e-4
+    assert torch.equal(model(tokens), plain)
+
+
+def test_a_hook_on_a_point_that_is_switched_off_later_is_not_passed_by(model, tokens):
+    model.set_use_attn_result(True)
+    model.add_hook("blocks.1.attn.hook_result", no_op)
+    model(tokens)
+    model.cfg.use_attn_result = False
+    with pytest.raises(UserError, match=r"blocks\.1\.attn\.hook_result: a hook here would never fire"):
+        model(tokens)
+    model.reset_hooks()
+    model(tokens)
+
+
+def test_hooks_on_layer_norms_stay_when_weights_are_processed(model, tokens):
+    fired = []
+    names = ["blocks.0.ln1.hook_scale", "blocks.1.ln2.hook_normalized", "ln_final.hook_normalized"]
+    for name in names:
+        model.add_perma_hook(name, lambda activation, hook: fired.append(hook.name))
+    model.process_weights_()
+    model(tokens)
+    assert fired == names

@@ -51,6 +51,24 @@ def test_a_padded_batch_is_each_prompt_by_itself(longer, cached):
         generate(longer, batch[:, :5], 6)
 
 
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+def test_a_stream_goes_on_as_it_began_whatever_the_model_does_meanwhile(attention):
+    model = make_model(attention, n_layers=1, n_heads=1, n_ctx=16)
+    with torch.no_grad():
+        model.unembed.W_U[:, 0] *= 3  # so that it generates the token 0, which is the tokenizer's padding
+    model.set_tokenizer(make_tokenizer(), default_padding_side="left")
+    prompt = torch.tensor([[2, 7, 3, 9]])
+    ours = generate(model, prompt, 8)
+    assert (ours[:, :-1] == 0).any()
+    stream = model.generate_stream(prompt, max_new_tokens=8, max_tokens_per_yield=1, **GREEDY)
+    pieces = []
+    for piece in stream:
+        pieces.append(piece)
+        model.generate(prompt, max_new_tokens=1, **GREEDY)
+    assert torch.equal(torch.cat(pieces, dim=1)[:, 4:], ours)
+    assert not model._generating
+
+
 def test_hooks_on_the_embedding_act_while_it_generates(longer):
     def other(embedded, hook):
         return embedded.flip(-1)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import re
 import shutil
 import signal
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mechplateau.config import RunConfig
@@ -166,10 +169,53 @@ def test_a_finished_run_without_its_table_is_left_alone(finished, damage, messag
         load_run(finished).model("after")
 
 
+def test_a_table_of_another_run_is_not_taken_for_this_ones(finished, tmp_path):
+    other = train(CONFIG.with_(seed=1), runs_dir=tmp_path / "other")
+    shutil.copy(other.path / "metrics.parquet", finished)
+    with pytest.raises(
+        RunError, match=r"metrics\.parquet: belongs to another run than the config\.yaml beside it"
+    ):
+        _ = load_run(finished).metrics
+    with pytest.raises(RunError, match=r"says finished, but metrics\.parquet: belongs to another run"):
+        train(CONFIG, runs_dir=finished.parent)
+
+
+def test_a_changed_number_in_a_table_is_found(finished):
+    path = finished / "metrics.parquet"
+    whole, data = pq.read_table(path), path.read_bytes()
+    losses = pq.ParquetFile(path).metadata.row_group(0).column(whole.column_names.index("loss"))
+    last = losses.dictionary_page_offset + losses.total_compressed_size
+
+    def changed(place: int) -> bytes:
+        return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+    def gives_other_numbers(content: bytes) -> bool:
+        try:
+            return pq.read_table(io.BytesIO(content)) != whole
+        except (OSError, pa.ArrowException):
+            return False
+
+    tables = map(changed, range(losses.dictionary_page_offset, last))
+    path.write_bytes(next(filter(gives_other_numbers, tables)))
+    with pytest.raises(RunError, match=r"metrics\.parquet: damaged \(.*put a copy back"):
+        _ = load_run(finished).metrics
+
+
+def test_rows_that_cannot_be_read_are_one_line(stopped):
+    (stopped / "metrics.part.jsonl").unlink()
+    (stopped / "metrics.part.jsonl").mkdir()
+    with pytest.raises(RunError, match=r"metrics\.part\.jsonl: cannot be read \(Is a directory\)"):
+        _ = load_run(stopped).metrics
+    with pytest.raises(RunError, match=r"metrics\.part\.jsonl: cannot be read \(Is a directory\)"):
+        train(CONFIG, runs_dir=stopped.parent)
+
+
 def test_a_table_of_another_length_is_no_end(finished):
     load_run(finished).metrics[:4].to_parquet(finished / "metrics.parquet")
     with pytest.raises(RunError, match=r"says finished, but metrics\.parquet ends at step 3 of 6"):
         train(CONFIG, runs_dir=finished.parent)
+    with pytest.raises(RunError, match=r"metrics\.parquet: ends at step 3 of 6"):
+        _ = load_run(finished).phases
 
 
 def cut(root: Path) -> None:
@@ -333,6 +379,15 @@ def test_a_partial_copy_says_what_is_missing(finished, caplog):
     (finished / "checkpoints/step_000000.safetensors").unlink()
     with pytest.raises(CheckpointError, match="'before', of step 0, is missing"):
         load_run(finished).model("before")
+
+
+def test_a_copy_without_checkpoints_is_not_told_to_go_on(finished):
+    shutil.rmtree(finished / "checkpoints")
+    run = load_run(finished)
+    assert run.missing == (0, 2, 4, 6)
+    for ask in (lambda: run.phases, lambda: run.model("after")):
+        with pytest.raises(CheckpointError, match=r"all 4 checkpoints are missing; put copies back$"):
+            ask()
 
 
 def test_a_whole_run_misses_nothing(finished_once, stopped_once, caplog):

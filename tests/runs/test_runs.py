@@ -208,6 +208,21 @@ def test_phases_come_from_the_curve():
     assert not phases.solved  # no accuracy was measured
 
 
+def test_a_checkpoint_beside_the_plateau_is_not_during_it():
+    recorded = pd.read_csv(os.path.join(os.path.dirname(__file__), "..", "data", "mws_authors_code_cpu.csv"))
+    metrics = pd.DataFrame({"step": recorded["step"] + 1, "loss": recorded["train_loss"]})
+    plateau = find_phases(metrics, [0]).plateau
+    outside = (0, plateau.onset - 1, plateau.end + 1, 400)
+    phases = find_phases(metrics, outside)
+    assert phases.during is None
+    with pytest.raises(
+        RunError,
+        match=rf"no checkpoint was kept on the plateau, steps {plateau.onset} to {plateau.end}; .*400",
+    ):
+        phases.step("during")
+    assert find_phases(metrics, (*outside, plateau.end)).during == plateau.end
+
+
 @pytest.mark.parametrize(("top", "solved_at"), [(0.22, None), (0.95, 380), (1.0, 361), (float("nan"), None)])
 def test_a_drop_is_not_yet_a_solution(top, solved_at):
     """A plateau and its drop, whose accuracy ends at `top`: found either way, solved only from 0.95 on."""
@@ -431,7 +446,7 @@ def test_unwritable_folder_is_one_line(tmp_path):
 
 def test_a_column_that_comes_later_is_kept(tmp_path):
     rows = [{"step": 0, "loss": 1.0}, {"step": 1, "late": 0.5, "loss": 0.9}, {"step": 2, "apm_zero_count": 3}]
-    compact(tmp_path / "metrics.parquet", rows)
+    compact(tmp_path / "metrics.parquet", rows, "abc")
     table = pq.read_table(tmp_path / "metrics.parquet")
     assert table.to_pydict() == {
         "step": [0, 1, 2],
@@ -439,7 +454,7 @@ def test_a_column_that_comes_later_is_kept(tmp_path):
         "late": [None, 0.5, None],
         "apm_zero_count": [None, None, 3],
     }
-    assert read_table(tmp_path / "metrics.parquet")["late"].tolist()[1] == 0.5
+    assert read_table(tmp_path / "metrics.parquet", "abc")["late"].tolist()[1] == 0.5
     assert list(frame_of(rows).columns) == table.column_names
 
 

@@ -225,9 +225,9 @@ def test_no_two_numbers_for_one_thing(page, monkeypatch, capsys):
     apm = only(r"([\d.]+) → ([\d.]+) → ([\d.]+)<?", html)
     assert only(r"APM [\d.]+ of ([\d.]+) → ([\d.]+)", html, both) == (apm[0], apm[2])
     assert only(r"at the end +([\d.]+), ([\d.]+), ([\d.]+)", shown) == apm
-    solved = only(r"Solved \(accuracy ≥ 0\.95\): (from step \d+ on)\.", html, both, shown)
-    assert only(r"; solved: (from step \d+ on)", html) == solved
-    assert only(r"Solved \(accuracy ≥ 0\.95\)(?:</th><td>| +)(from step \d+ on)", both, shown) == solved
+    solved = only(r"Solved \(accuracy ≥ 0\.95\): (first at step \d+)\.", html, both, shown)
+    assert only(r"; solved: (first at step \d+)", html) == solved
+    assert only(r"Solved \(accuracy ≥ 0\.95\)(?:</th><td>| +)(first at step \d+)", both, shown) == solved
 
 
 def test_a_run_that_ends_in_the_middle_of_its_drop_is_not_solved(page, monkeypatch, capsys):

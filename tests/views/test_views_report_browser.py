@@ -246,7 +246,7 @@ def test_what_is_undefined_is_shown_as_undefined(
     metrics.loc[100:200, ["loss", "cos_final", "accuracy_out_3"]] = np.nan
     metrics.loc[159, ["loss", "cos_final", "accuracy_out_3"]] = 0.5
     nothing = CheckpointView(
-        0, (np.full((1, 32, 32), np.nan),), None, (SampleView(("1",), ("2", "3"), ("2", None)),)
+        0, (np.tril(np.full((1, 32, 32), np.nan)),), None, (SampleView(("1",), ("2", "3"), ("2", None)),)
     )
     view = make_view(metrics=metrics, checkpoints=(nothing,), plateau=None)
     opened = open_page(save_report(view, tmp_path / "undefined.html"), **DESKTOP)

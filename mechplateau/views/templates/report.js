@@ -69,12 +69,14 @@ function attentionAt(index) {
 
 function attentionInto(chart, index, compact) {
   const map = attentionAt(index);
-  const found = extent(map);
+  // Later keys are zero by the mask, also where every value of the model's own is undefined.
+  const own = extent(map.map((row, query) => row.slice(0, query + 1)));
+  const found = own.empty ? own : extent(map);
   const limit = state.ownScale ? found.limit : layers[state.layer].limit;
   const traces = !data.patternPresent[index] ? [] : signedTraces(map, limit, "query %{y}, key %{x}: %{z:.3~g}<extra></extra>", compact);
   if (state.outline) traces.push(...outlineTraces(data.targets, state.layer, compact));
   draw(chart, traces, mapLayout(map.length, map[0].length, "key position", "query position", data.outputStart, compact), mapPaper);
-  return { ...found, limit };
+  return { ...found, limit: found.empty ? null : limit };
 }
 
 function cosineInto(chart, index, compact) {

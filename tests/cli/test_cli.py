@@ -131,7 +131,7 @@ def test_train_show_list_report(run_cli):
             "training.steps: input should be greater than or equal to 1",
         ),
         (["train", "mws", "--set", "training.steps"], "--set training.steps: expected field=value"),
-        (["train", "mws", "--device", "tpu"], "device: expected one of cpu, cuda, cuda:N, got 'tpu'"),
+        (["train", "mws", "--device", "tpu"], "device: expected cpu, cuda or cuda:N, got 'tpu'"),
         (
             ["train", "mws", "--tracker", "mlflow"],
             "tracker: expected one of wandb, tensorboard, got 'mlflow'",

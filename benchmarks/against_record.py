@@ -1,0 +1,65 @@
+"""Hold the finished runs of a folder against those on record: `python benchmarks/against_record.py --runs-dir runs`.
+
+For runs that were trained again because the arithmetic changed: each recipe and seed that is in both, side by side, with
+the lowest and highest value of all seeds on record.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pandas as pd
+
+from mechplateau.experiments.results import KEY, found_in, on_record
+
+NUMBERS = (
+    "onset", "drop", "solved_at", "partial_at", "plateau_level", "cos_peak", "cos_peak_at", "repetition_peak",
+    "entropy_low", "alpha_peak", "apm_start", "apm_half", "apm_end", "loss_end", "accuracy_end",
+)  # fmt: skip
+"""Of `mechplateau.experiments.summary`, whose docstring defines them."""
+
+
+def side_by_side(record: pd.DataFrame, found: pd.DataFrame) -> list[str]:
+    """Lines of a Markdown table: a line for each recipe, number and seed that is in both."""
+    lines = [
+        "| recipe | seed | number | on record | now | all seeds on record |",
+        "|---|---|---|---|---|---|",
+    ]
+    both = record.merge(found, on=list(KEY), suffixes=("_then", "_now"))
+    for row in both.to_dict("records"):
+        seeds = record[(record["recipe"] == row["recipe"]) & (record["scale"] == row["scale"])]
+        for name in NUMBERS:
+            then, now = row[f"{name}_then"], row[f"{name}_now"]
+            span = f"{_shown(seeds[name].min())} to {_shown(seeds[name].max())}"
+            lines.append(
+                f"| {row['recipe']} | {row['seed']} | {name} | {_shown(then)} | {_shown(now)} | {span} |"
+            )
+    return lines
+
+
+def _shown(value: float | None) -> str:
+    return "undefined" if value is None or pd.isna(value) else f"{value:.6g}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
+    parser.add_argument("--scale", choices=["paper", "small"], default="paper")
+    parser.add_argument("--recipe", help="this one alone")
+    asked = parser.parse_args()
+    if not asked.runs_dir.is_dir():
+        parser.error(f"--runs-dir {asked.runs_dir}: no such folder")
+    found = found_in(asked.runs_dir, asked.scale)
+    lines = side_by_side(
+        on_record(), found if asked.recipe is None else found[found["recipe"] == asked.recipe]
+    )
+    if len(lines) == 2:
+        parser.error(
+            f"--runs-dir {asked.runs_dir}: no finished run that is on record at the {asked.scale} scale"
+        )
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -115,13 +115,13 @@ def read_record(
     last, problem = finished_table(layout, config)
     steps = layout.checkpoint_steps()
     saved = layout.resume_steps()
-    step, tensors, resume_problem = _resume(layout, config, [row["step"] for row in rows])
+    step, tensors, resume_problem = _resume(layout, config, rows)
     reached = max((*steps, *saved, *(row["step"] for row in rows)), default=0)
     return Record(state_of(layout), last, problem, steps, reached, step, resume_problem), tensors
 
 
 def _resume(
-    layout: Layout, config: RunConfig, measured: Sequence[int]
+    layout: Layout, config: RunConfig, rows: Sequence[dict[str, Any]]
 ) -> tuple[int | None, Resume | None, str | None]:
     """The newest step that can be gone on from, what was saved there, and what is wrong with the newest that cannot."""
     problem = None
@@ -133,15 +133,27 @@ def _resume(
                 raise CheckpointError(f"{path}: damaged (it lacks tensors)")
             if description.get("config_hash") != config.content_hash():
                 raise CheckpointError(f"{path}: belongs to another run")
-            if [s for s in measured if s <= step] != measured_steps(
-                config.evaluation.every, config.training.steps, step
-            ):
-                raise CheckpointError(f"{layout.metrics_part}: rows up to step {step} are missing")
+            before = [row for row in rows if row["step"] <= step]
+            _check_rows(layout, config, before, step, description.get("rows_hash"))
         except CheckpointError as error:
             problem = problem or _short(error, layout)
             continue
         return step, (tensors, description), problem
     return None, None, problem
+
+
+def _check_rows(
+    layout: Layout, config: RunConfig, rows: Sequence[dict[str, Any]], step: int, rows_hash: str | None
+) -> None:
+    """Raise CheckpointError where these are not the rows that were there when `step` was saved."""
+    measured = measured_steps(config.evaluation.every, config.training.steps, step)
+    if [row["step"] for row in rows] != measured:
+        raise CheckpointError(f"{layout.metrics_part}: rows up to step {step} are missing")
+    # Files of earlier versions lack it.
+    if rows_hash is not None and table.hash_of(rows).hexdigest() != rows_hash:
+        raise CheckpointError(
+            f"{layout.metrics_part}: rows up to step {step} are not those of this run, or were changed"
+        )
 
 
 def finished_table(layout: Layout, config: RunConfig) -> tuple[int | None, str | None]:

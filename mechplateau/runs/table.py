@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,19 @@ def read_part(path: Path) -> list[dict[str, Any]]:
         except (ValueError, AttributeError):
             raise RunError(f"{path}: line {number} is damaged; {REMEDY}") from None
     return rows
+
+
+def hash_of(rows: Iterable[Mapping[str, Any]]) -> hashlib._Hash:
+    """SHA-256 of these rows as a part file holds them; `add_to_hash` takes it further, row by row."""
+    hashed = hashlib.sha256()
+    for row in rows:
+        add_to_hash(hashed, row)
+    return hashed
+
+
+def add_to_hash(hashed: hashlib._Hash, row: Mapping[str, Any]) -> None:
+    """Make the hash of some rows that of the same rows and one more."""
+    hashed.update(_line(row).encode())
 
 
 def rewrite_part(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -74,6 +74,7 @@ class RunWriter:
         self.resume_step: int | None = None
         self._resume: Resume | None = None
         self._rows: list[dict[str, Any]] = []
+        self._rows_hash = table.hash_of(())
         self._lock: TextIO | None = None
         self.finished = is_finished(self.layout, config)
         if self.finished:
@@ -140,6 +141,7 @@ class RunWriter:
     def append(self, row: Mapping[str, float | int | None]) -> None:
         """Add one row of metrics."""
         self._rows.append(dict(row))
+        table.add_to_hash(self._rows_hash, row)
         table.append_row(self.layout.metrics_part, row)
 
     def save(
@@ -161,7 +163,12 @@ class RunWriter:
             **{f"model.{name}": tensor for name, tensor in weights.items()},
             **{f"optimizer.{name}": tensor for name, tensor in optimizer.items()},
         }
-        description = {"step": step, "config_hash": config_hash, "tensors": sorted(together)}
+        description = {
+            "step": step,
+            "config_hash": config_hash,
+            "tensors": sorted(together),
+            "rows_hash": self._rows_hash.hexdigest(),
+        }
         save_tensors(self.layout.resume(step), together, description)
         for older in self.layout.resume_steps():
             if older != step:
@@ -206,6 +213,7 @@ class RunWriter:
         self.resume_step, self._resume = judged.resume, resume
         limit = -1 if judged.resume is None else judged.resume
         self._rows = [row for row in rows if row["step"] <= limit]
+        self._rows_hash = table.hash_of(self._rows)
         if self.layout.metrics_part.exists():
             table.rewrite_part(self.layout.metrics_part, self._rows)
 

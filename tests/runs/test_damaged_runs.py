@@ -230,6 +230,22 @@ def without_a_tensor(root: Path) -> None:
     save_tensors(path, tensors, {name: value for name, value in description.items() if name != "format"})
 
 
+def with_rows_of_another_run(root: Path) -> None:
+    class Copy:
+        def on_step(self, step, row):
+            if step == 4:
+                shutil.copy(next(root.parent.glob("other/*/metrics.part.jsonl")), root)
+
+    train(CONFIG.with_(seed=1), runs_dir=root.parent / "other", listeners=[Copy()])
+
+
+def with_a_changed_number(root: Path) -> None:
+    path = root / "metrics.part.jsonl"
+    first, _, others = path.read_text().partition("\n")
+    row = json.loads(first)
+    path.write_text(json.dumps({**row, "loss": row["loss"] + 1e-7}) + "\n" + others)
+
+
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
@@ -248,6 +264,8 @@ def without_a_tensor(root: Path) -> None:
             lambda root: (root / "metrics.part.jsonl").write_text('{"step": 0}\n'),
             "rows up to step 4 are missing",
         ),
+        (with_rows_of_another_run, "rows up to step 4 are not those of this run, or were changed"),
+        (with_a_changed_number, "rows up to step 4 are not those of this run, or were changed"),
     ],
 )
 @pytest.mark.parametrize("state", [True, False])

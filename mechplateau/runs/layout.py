@@ -59,6 +59,20 @@ class Layout:
     def resume(self, step: int) -> Path:
         return self.root / "resume" / _name(step)
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Where files of single steps lie."""
+        return tuple(self.root / name for name in ("checkpoints", "maps", "resume"))
+
+    def files(self) -> list[Path]:
+        """Where the run's own files lie, and what there is of single steps."""
+        return [
+            *(self.config, self.environment, self.state, self.metrics, self.metrics_part),
+            *map(self.checkpoint, self.checkpoint_steps()),
+            *map(self.maps, self.maps_steps()),
+            *map(self.resume, self.resume_steps()),
+        ]
+
     def checkpoint_steps(self) -> tuple[int, ...]:
         """Steps whose weights are kept, in order; what a killed write left behind is not listed.
 

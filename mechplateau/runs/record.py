@@ -8,7 +8,7 @@ is deleted and nothing is begun anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,7 +20,7 @@ from mechplateau.config import RunConfig
 from mechplateau.errors import CheckpointError, ConfigError, RunError
 from mechplateau.runs import table
 from mechplateau.runs.cadence import is_last, measured_steps
-from mechplateau.runs.checkpoints import read_tensors
+from mechplateau.runs.checkpoints import read_description, read_tensors
 from mechplateau.runs.files import REMEDY
 from mechplateau.runs.layout import Layout
 from mechplateau.runs.phases import solved_in
@@ -238,6 +238,49 @@ def parse_config(data: Any, path: Path) -> RunConfig:
         raise ConfigError(
             f"{path}: {error}; edited by hand, or written by a newer version: then update mechplateau"
         ) from None
+
+
+def config_of(description: Mapping[str, Any], path: Path) -> RunConfig:
+    """The configuration that a checkpoint carries."""
+    if description.get("kind") != "weights" or not isinstance(description.get("config"), dict):
+        raise CheckpointError(
+            f"{path}: holds no model weights; expected a file from a run's checkpoints folder"
+        )
+    if description.get("processed"):
+        raise CheckpointError(
+            f"{path}: its weights were processed; expected the raw ones that training saves"
+        )
+    return parse_config(description["config"], path)
+
+
+def check_belongs(config_hash: str, expected: RunConfig, path: Path) -> None:
+    """Raise CheckpointError where a file is of another configuration than its run's folder says."""
+    if config_hash != expected.content_hash():
+        raise CheckpointError(
+            f"{path}: belongs to another run than the config.yaml beside it; put the right one back"
+        )
+
+
+def check_places(layout: Layout) -> None:
+    """Raise RunError where a folder stands in the place of one of the run's files, or a file in that of a folder."""
+    for path in layout.files():
+        if path.is_dir():
+            raise RunError(f"{path}: is a folder, expected a file; move it away")
+    for path in layout.folders:
+        if path.exists() and not path.is_dir():
+            raise RunError(f"{path}: is no folder; move it away")
+
+
+def check_kept(layout: Layout, config: RunConfig) -> None:
+    """Raise CheckpointError where a checkpoint or its maps are damaged, of another run or of another step."""
+    for step in layout.checkpoint_steps():
+        path = layout.checkpoint(step)
+        check_belongs(config_of(read_description(path), path).content_hash(), config, path)
+    for step in layout.maps_steps():
+        path = layout.maps(step)
+        recorded = read_description(path).get("config_hash")
+        if recorded is not None:  # maps of early versions lack it
+            check_belongs(recorded, config, path)
 
 
 def check_config(layout: Layout, config: RunConfig) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,10 @@ from mechplateau.runs.layout import Layout
 from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases, solved_in
 from mechplateau.runs.record import (
     Status,
+    check_belongs,
+    config_of,
     incomplete,
     is_file,
-    parse_config,
     read_config,
     sessions_of,
     status_of,
@@ -278,24 +278,3 @@ def model_from_checkpoint(
     if bool(model.unembed.b_U.any()):
         raise CheckpointError(f"{path}: unembed.b_U is not zero, as training keeps it: not its checkpoint")
     return model.eval()
-
-
-def config_of(description: Mapping[str, Any], path: Path) -> RunConfig:
-    """The configuration that a checkpoint carries."""
-    if description.get("kind") != "weights" or not isinstance(description.get("config"), dict):
-        raise CheckpointError(
-            f"{path}: holds no model weights; expected a file from a run's checkpoints folder"
-        )
-    if description.get("processed"):
-        raise CheckpointError(
-            f"{path}: its weights were processed; expected the raw ones that training saves"
-        )
-    return parse_config(description["config"], path)
-
-
-def check_belongs(config_hash: str, expected: RunConfig, path: Path) -> None:
-    """Raise CheckpointError where a file is of another configuration than its run's folder says."""
-    if config_hash != expected.content_hash():
-        raise CheckpointError(
-            f"{path}: belongs to another run than the config.yaml beside it; put the right one back"
-        )

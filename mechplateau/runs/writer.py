@@ -29,6 +29,8 @@ from mechplateau.runs.record import (
     Resume,
     Status,
     check_config,
+    check_kept,
+    check_places,
     is_file,
     is_finished,
     read_record,
@@ -66,6 +68,8 @@ class RunWriter:
     Raises:
         RunError: the folder cannot be written, another process works on it, it is of another configuration, or
             what lies in it contradicts itself; then nothing in it was changed.
+        CheckpointError: a checkpoint, or its maps, in an unfinished run's folder is damaged or not the run's own;
+            then too.
     """
 
     def __init__(self, config: RunConfig, runs_dir: Path):
@@ -195,8 +199,10 @@ class RunWriter:
 
     def _open(self) -> None:
         """Find out how far the run is, and make its folder ready to go on."""
+        check_places(self.layout)
         if is_file(self.layout.config):
             check_config(self.layout, self.config)
+        check_kept(self.layout, self.config)
         rows = table.read_part(self.layout.metrics_part)
         found, resume = read_record(self.layout, self.config, rows)
         judged = standing(found)

@@ -79,6 +79,7 @@ def train(
             KeyboardInterrupt, not an Exception.
         RunError: the folder cannot be written, another process works on it, it is of another configuration, or what
             lies in it contradicts itself (then nothing in it was changed); memory ran out.
+        CheckpointError: a checkpoint in the folder of an unfinished run is damaged or not the run's own.
         UserError: the device is not there, or the model is larger than its memory.
     """
     place = check_request(config, device, threads, cuda_graph)

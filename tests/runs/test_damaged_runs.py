@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mechplateau.config import RunConfig
-from mechplateau.errors import CheckpointError, ConfigError, RunError
+from mechplateau.errors import CheckpointError, ConfigError, RunError, UserError
 from mechplateau.runs import load_checkpoint, load_run, writer
 from mechplateau.runs.checkpoints import read_tensors, save_tensors
 from mechplateau.runs.record import Record, Standing, standing
@@ -51,6 +51,11 @@ def stopped_once(tmp_path_factory):
     return runs_dir / CONFIG.run_name
 
 
+@pytest.fixture(scope="module")
+def finished_of_another(tmp_path_factory):
+    return train(CONFIG.with_(seed=1), runs_dir=tmp_path_factory.mktemp("runs")).path
+
+
 @pytest.fixture
 def finished(finished_once, tmp_path):
     """A copy that a test may damage."""
@@ -69,6 +74,21 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != ".lock"
     }
+
+
+def refused_before_training(root: Path, message: str) -> None:
+    """One line, and nothing in the folder is touched."""
+
+    class NoStep:
+        def on_step(self, step, row):
+            raise AssertionError("it trained")
+
+    (root / ".tmp-1-x").touch()  # not even what a kill left is tidied
+    before = contents(root)
+    with pytest.raises(UserError, match=message) as caught:
+        train(CONFIG, runs_dir=root.parent, listeners=[NoStep()])
+    assert "\n" not in str(caught.value)
+    assert contents(root) == before
 
 
 def rewritten(path: Path, **changes: object) -> None:
@@ -130,6 +150,51 @@ def test_how_far_a_run_is(record, expected):
 
 
 @pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("checkpoints/step_000000.safetensors", "belongs to another run"),
+        ("checkpoints/step_000002.safetensors", "belongs to another run"),
+        ("maps/step_000002.safetensors", "belongs to another run"),
+    ],
+)
+def test_a_run_does_not_go_on_beside_files_of_another(stopped, finished_of_another, name, message):
+    shutil.copy(finished_of_another / name, stopped / name)
+    refused_before_training(stopped, rf"{name}: {message} than the config\.yaml beside it; put the right")
+
+
+@pytest.mark.parametrize("kind", ["checkpoints", "maps"])
+def test_a_run_does_not_go_on_beside_files_of_another_step(stopped, kind):
+    shutil.copy(stopped / kind / "step_000000.safetensors", stopped / kind / "step_000002.safetensors")
+    refused_before_training(stopped, f"{kind}/step_000002.safetensors: holds step 0, not the one of its name")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.yaml",
+        "environment.json",
+        "state.json",
+        "metrics.parquet",
+        "metrics.part.jsonl",
+        "checkpoints/step_000002.safetensors",
+        "maps/step_000002.safetensors",
+        "resume/step_000004.safetensors",
+    ],
+)
+def test_a_folder_in_the_place_of_a_file_is_refused(stopped, name):
+    (stopped / name).unlink(missing_ok=True)
+    (stopped / name).mkdir()
+    refused_before_training(stopped, f"{name}: is a folder, expected a file; move it away")
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "maps", "resume"])
+def test_a_file_in_the_place_of_a_folder_is_refused(stopped, name):
+    shutil.rmtree(stopped / name)
+    (stopped / name).touch()
+    refused_before_training(stopped, f"{name}: is no folder; move it away")
+
+
+@pytest.mark.parametrize(
     "state", [None, "{", "[]", '{"status": "archived"}', '{"status": "running", "step": 0}']
 )
 def test_a_finished_run_is_one_whatever_becomes_of_its_state(finished, state):
@@ -169,9 +234,8 @@ def test_a_finished_run_without_its_table_is_left_alone(finished, damage, messag
         load_run(finished).model("after")
 
 
-def test_a_table_of_another_run_is_not_taken_for_this_ones(finished, tmp_path):
-    other = train(CONFIG.with_(seed=1), runs_dir=tmp_path / "other")
-    shutil.copy(other.path / "metrics.parquet", finished)
+def test_a_table_of_another_run_is_not_taken_for_this_ones(finished, finished_of_another):
+    shutil.copy(finished_of_another / "metrics.parquet", finished)
     with pytest.raises(
         RunError, match=r"metrics\.parquet: belongs to another run than the config\.yaml beside it"
     ):
@@ -206,7 +270,7 @@ def test_rows_that_cannot_be_read_are_one_line(stopped):
     (stopped / "metrics.part.jsonl").mkdir()
     with pytest.raises(RunError, match=r"metrics\.part\.jsonl: cannot be read \(Is a directory\)"):
         _ = load_run(stopped).metrics
-    with pytest.raises(RunError, match=r"metrics\.part\.jsonl: cannot be read \(Is a directory\)"):
+    with pytest.raises(RunError, match=r"metrics\.part\.jsonl: is a folder, expected a file; move it away"):
         train(CONFIG, runs_dir=stopped.parent)
 
 
@@ -366,11 +430,10 @@ def test_swapped_files_are_refused(finished, kind):
             read(2)
 
 
-def test_files_of_another_run_are_refused(finished, tmp_path):
-    other = train(RunConfig.parse({**CONFIG.data(), "seed": 5}), runs_dir=tmp_path)
+def test_files_of_another_run_are_refused(finished, finished_of_another):
     for kind in ("checkpoints", "maps"):
         name = f"{kind}/step_000002.safetensors"
-        shutil.copy(other.path / name, finished / name)
+        shutil.copy(finished_of_another / name, finished / name)
     run = load_run(finished)
     for read in (run.model, run.weights, run.maps):
         with pytest.raises(CheckpointError, match=r"belongs to another run than the config\.yaml beside it"):

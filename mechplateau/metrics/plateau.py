@@ -151,7 +151,8 @@ def find_plateau(
     finite = np.isfinite(y)
     n_finite = int(finite.sum())
     if n_finite < _MIN_ROWS:
-        return _none(f"Only {n_finite} finite losses were recorded; it takes {_MIN_ROWS} to tell a plateau.")
+        recorded = "loss was" if n_finite == 1 else "losses were"
+        return _none(f"Only {n_finite} finite {recorded} recorded; it takes {_MIN_ROWS} to tell a plateau.")
     if 2 * n_finite < len(y):
         return _none(f"Only {n_finite} of {len(y)} losses are finite, less than half of them.")
 

@@ -77,7 +77,7 @@ def find_phases(metrics: pd.DataFrame, steps: Sequence[int], missing: Sequence[i
         CheckpointError: all that were kept are missing.
     """
     if not steps and missing:
-        raise CheckpointError(f"all {len(missing)} checkpoints are missing; put copies back")
+        raise CheckpointError("every checkpoint is missing; put copies back")
     if not steps:
         raise RunError("no checkpoint was kept yet; let the run go on")
     kept = sorted({*steps, *missing})

@@ -47,7 +47,7 @@ class KeyNumbers:
         final_loss: training loss at the last evaluation step (nats).
         solved_at: first evaluation step at which the task was solved, with an accuracy of at least `metrics.SOLVED`;
             None where it was not, or no accuracy is known.
-        last_step: the last evaluation step.
+        judged_until: the last step whose accuracy is defined; None where it never is.
         cos_label: which COS, for people.
         apm_label: which target, for people.
     """
@@ -64,7 +64,7 @@ class KeyNumbers:
     final_accuracy: float | None
     final_loss: float | None
     solved_at: int | None
-    last_step: int | None
+    judged_until: int | None
     cos_label: str | None
     apm_label: str | None
 
@@ -77,6 +77,8 @@ def key_numbers(view: RunView) -> KeyNumbers:
     way = way_of(metrics, view.plateau)
     cos = next((c for c in cos_columns(metrics, view.plateau) if defined(metrics, c)), None)
     apm = next((c for c in apm_columns(metrics) if defined(metrics, c)), None)
+    accuracy = course.column(metrics, "accuracy")
+    judged = np.flatnonzero(np.isfinite(accuracy))
     return KeyNumbers(
         onset=plateau.onset if plateau else None,
         end=plateau.end if plateau else None,
@@ -89,8 +91,8 @@ def key_numbers(view: RunView) -> KeyNumbers:
         apm_end=_value_at(metrics, apm, len(metrics) - 1),
         final_accuracy=_value_at(metrics, "accuracy", len(metrics) - 1),
         final_loss=_value_at(metrics, "loss", len(metrics) - 1),
-        solved_at=solved_at(metrics["step"].to_numpy(), course.column(metrics, "accuracy")),
-        last_step=None if metrics.empty else int(metrics["step"].iloc[-1]),
+        solved_at=solved_at(metrics["step"].to_numpy(), accuracy),
+        judged_until=None if not len(judged) else int(metrics["step"].iloc[judged[-1]]),
         cos_label=location_label(cos) if cos else None,
         apm_label=apm.removeprefix("apm_") if apm else None,
     )
@@ -101,12 +103,12 @@ SOLVED_LABEL = f"Solved (accuracy ≥ {SOLVED:g})"
 
 def solved_text(numbers: KeyNumbers) -> str:
     """When the task was first solved, for people: a run may end in the middle of its drop, which a plateau does not
-    tell, and may lose again what it had learned."""
+    tell, may lose again what it had learned, and may diverge, from where on its accuracy is undefined."""
     if numbers.solved_at is not None:
         return f"first at step {numbers.solved_at}"
-    if numbers.final_accuracy is None:
+    if numbers.judged_until is None:
         return "undefined"
-    return f"no, up to step {numbers.last_step}"
+    return f"no, up to step {numbers.judged_until}"
 
 
 def verdict(view: RunView) -> str:

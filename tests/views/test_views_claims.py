@@ -16,6 +16,7 @@ from mechplateau.metrics.plateau import Plateau, find_plateau
 from mechplateau.reporting_claims import Ranges, claims_of
 from mechplateau.tasks import MovingWindowSum
 from mechplateau.views import ClaimView, PlateauView, RunView, key_numbers, plot_curves, render_report
+from mechplateau.views.summary import solved_text
 
 from .conftest import metrics_of
 
@@ -228,6 +229,22 @@ def test_no_two_numbers_for_one_thing(page, monkeypatch, capsys):
     solved = only(r"Solved \(accuracy ≥ 0\.95\): (first at step \d+)\.", html, both, shown)
     assert only(r"; solved: (first at step \d+)", html) == solved
     assert only(r"Solved \(accuracy ≥ 0\.95\)(?:</th><td>| +)(first at step \d+)", both, shown) == solved
+
+
+def test_a_run_that_diverged_is_unsolved_up_to_where_its_accuracy_is_defined(page):
+    solved = key_numbers(page).solved_at
+    metrics = page.metrics.copy()
+    last = int(metrics["step"][metrics["step"] < solved].iloc[-1])
+
+    def text(until: float) -> str:
+        accuracy = metrics["accuracy"].where(metrics["step"] <= until)
+        return solved_text(key_numbers(replace(page, metrics=metrics.assign(accuracy=accuracy))))
+
+    assert text(last) == f"no, up to step {last}"
+    first = int(metrics["step"][metrics["accuracy"].notna()].iloc[0])
+    assert text(first) == f"no, up to step {first}"
+    assert text(-1) == "undefined"
+    assert text(solved) == f"first at step {solved}"
 
 
 def test_a_run_that_ends_in_the_middle_of_its_drop_is_not_solved(page, monkeypatch, capsys):

@@ -11,7 +11,7 @@ import typer
 from mechplateau.cli_experiments import claims, figure, figures, reproduce
 from mechplateau.cli_llm import llm
 from mechplateau.errors import UserError
-from mechplateau.paths import PATH_OPTION, local_path
+from mechplateau.paths import OUTPUT_OPTION, PATH_OPTION, local_path
 
 if TYPE_CHECKING:
     from mechplateau.config import RunConfig
@@ -119,8 +119,8 @@ def report(
         typer.Option(
             "--output",
             "-o",
-            help="The HTML file; /dev/stdout for standard output (default: report.html in the run's folder).",
-            **PATH_OPTION,
+            help="The HTML file; - for standard output (default: report.html in the run's folder).",
+            **OUTPUT_OPTION,
         ),
     ] = None,
     runs_dir: RunsDir = Path("runs"),

@@ -12,7 +12,7 @@ import torch
 from mechplateau import views
 from mechplateau.errors import CheckpointError, UserError
 from mechplateau.metrics.plateau import Plateau, find_plateau
-from mechplateau.paths import local_path
+from mechplateau.paths import file_path
 from mechplateau.reporting_claims import claims_of
 from mechplateau.runs import Run, load_run
 
@@ -37,7 +37,7 @@ def save_report(runs: Run | str | Path | Sequence[Run | str | Path], path: str |
     if not several:
         raise UserError("save_report: expected at least one run, got none")
     opened = [run if isinstance(run, Run) else load_run(run) for run in several]
-    target = local_path(path) if path is not None else opened[0].path / "report.html"
+    target = file_path(path) if path is not None else opened[0].path / "report.html"
     shown = [run_view(run) for run in opened]
     return views.save_report(shown[0] if len(shown) == 1 else shown, target)
 

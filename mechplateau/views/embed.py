@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mechplateau.paths import local_path
+from mechplateau.paths import file_path
 from mechplateau.views._files import write_file
 from mechplateau.views._templates import own_script, own_style, render
 from mechplateau.views.data import ViewError
@@ -46,7 +46,7 @@ class View:
             ViewError: the file cannot be written.
         """
         page = render("view_page.html.j2", title=visible_token(self._title or "view"), view=self._markup())
-        return write_file(local_path(path), page.encode("utf-8"))
+        return write_file(file_path(path), page.encode("utf-8"))
 
     def _markup(self) -> Any:
         from markupsafe import Markup

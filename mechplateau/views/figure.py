@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from mechplateau.paths import local_path
+from mechplateau.paths import file_path
 from mechplateau.views._files import write_file
 
 # Each differs from the others in lightness as well as in hue, so that a grey print keeps them apart.
@@ -75,7 +75,7 @@ class PaperFigure(Figure):
         Raises:
             ViewError: another ending, or the file cannot be written; nothing half-written is left.
         """
-        path = local_path(path)
+        path = file_path(path)
         kinds = (".pdf", ".png", ".svg")
         if path.suffix not in kinds:
             from mechplateau.views.data import ViewError

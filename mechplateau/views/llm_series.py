@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechplateau.paths import local_path
+from mechplateau.paths import file_path
 from mechplateau.views._files import write_file
 from mechplateau.views.text import visible_token
 
@@ -148,7 +148,7 @@ def save_series(
     """
     html = render_series(table, title=title, summary=summary, examples=examples)
     # A lone surrogate has no UTF-8 form; as a character reference it shows as the replacement character.
-    return write_file(local_path(path), html.encode("utf-8", errors="xmlcharrefreplace"))
+    return write_file(file_path(path), html.encode("utf-8", errors="xmlcharrefreplace"))
 
 
 def _draw_curve(ax: Axes, rows: pd.DataFrame, column: str, color: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mechplateau.paths import local_path
+from mechplateau.paths import file_path
 from mechplateau.views._cards import comparison_rows, summary_cards
 from mechplateau.views._files import write_file
 from mechplateau.views._payload import comparison_payload, report_payload, row_stride, shown_checkpoints
@@ -56,7 +56,7 @@ def save_report(view: RunView | Sequence[RunView], path: str | Path) -> Path:
     """
     html = render_report(view)
     # A lone surrogate has no UTF-8 form; as a character reference it shows as the replacement character.
-    return write_file(local_path(path), html.encode("utf-8", errors="xmlcharrefreplace"))
+    return write_file(file_path(path), html.encode("utf-8", errors="xmlcharrefreplace"))
 
 
 def _report_context(view: RunView) -> dict[str, Any]:

@@ -101,6 +101,14 @@ def test_train_show_list_report(run_cli):
     assert Path("elsewhere.html").is_file()
     code, out, _ = run_cli("report", run.name, "-o", "/dev/stdout")
     assert (code, out) == (0, Path("elsewhere.html").read_text())  # the page and nothing else
+    assert run_cli("report", run.name, "-o", "-") == (0, out, "")
+    assert run_cli("report", run.name, "-o", "./-")[0] == 0
+    Path("-").unlink()  # a file of this name where it is asked for, and only there
+    assert run_cli("report", run.name, "-o", "new/") == (
+        *(2, ""),
+        "mechplateau: new/: is a folder; expected the name of a file\n",
+    )
+    assert not Path("new").exists()
     damaged = run.path / "checkpoints" / "step_000004.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:200])
     Path("elsewhere.html").unlink()

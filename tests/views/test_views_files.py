@@ -13,8 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from mechplateau.errors import UserError
 from mechplateau.views import RunView, ViewError, attention_pattern, plot_curves
 from mechplateau.views._files import write_file
+
+VIEW = RunView("x", "", pd.DataFrame({"step": [0, 1], "loss": [2.0, 1.0]}), None, (), (), ())
 
 
 def test_a_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
@@ -30,9 +33,7 @@ def test_a_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     """Figures and views go the same way."""
     views = {
-        "curves.svg": plot_curves(
-            RunView("x", "", pd.DataFrame({"step": [0, 1], "loss": [2.0, 1.0]}), None, (), (), ())
-        ),
+        "curves.svg": plot_curves(VIEW),
         "view.html": attention_pattern(np.eye(2), ["a", "b"]),
     }
     for name, view in views.items():
@@ -74,6 +75,14 @@ def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
     write_file(private, b"page")
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
     assert stat.S_IMODE(write_file(tmp_path / "new.html", b"page").stat().st_mode) & 0o444
+
+
+@pytest.mark.parametrize("name", ["page.html", "figure.pdf"])
+def test_a_name_that_ends_as_a_folders_does_is_refused(name: str, tmp_path: Path) -> None:
+    view = plot_curves(VIEW) if name == "figure.pdf" else attention_pattern(np.eye(2), ["a", "b"])
+    with pytest.raises(UserError, match=f"{name}/: is a folder; expected the name of a file"):
+        view.save(f"{tmp_path}/{name}/")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Hold the finished runs of a folder against those on record: `python benchmarks/against_record.py --runs-dir runs`.
 
-For runs that were trained again because the arithmetic changed: each recipe and seed that is in both, side by side, with
+For runs trained again because the arithmetic changed: each recipe and seed that is in both, side by side, with
 the lowest and highest value of all seeds on record.
 """
 

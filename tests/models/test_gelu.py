@@ -94,6 +94,22 @@ def test_a_graph_that_is_kept_gives_the_same_gradient_again(small_blocks):
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
 
 
+def test_many_gradients_at_once(small_blocks):
+    from torch.func import vmap
+
+    given = layers()
+    out = gelu_layers(*given)
+    gradients = torch.randn(3, 37, 8, generator=torch.Generator().manual_seed(1))
+
+    def of(gradient, **how):
+        return torch.autograd.grad(out, given, gradient, retain_graph=True, **how)
+
+    for together in (of(gradients, is_grads_batched=True), vmap(of)(gradients)):
+        for index, gradient in enumerate(gradients):
+            for one, other in zip(together, of(gradient), strict=True):
+                torch.testing.assert_close(one[index], other, rtol=1e-5, atol=5e-5)
+
+
 def test_second_derivatives(small_blocks):
     def second(f):
         given = layers()

@@ -45,6 +45,12 @@ class MaskedAttention(Attention):
         self.record: AttentionRecord | None = None
         self.looked_up = False
 
+    @property
+    def takes_rows(self) -> bool:
+        """Whether `Rows` can stand for the input: not where queries, keys and values are made another way."""
+        ours = type(self) in (LinearAttention, SoftmaxAttention)
+        return ours and "calculate_qkv_matrices" not in self.__dict__
+
     def scale_on(self, entries: Bool[Tensor, "query key"] | None, c: float = 1.0) -> None:
         """Multiply the pattern by `c` at these entries, `[n_ctx, n_ctx]`; None takes the factor off.
 

@@ -121,7 +121,7 @@ def unobserved(model: PlateauTransformer) -> bool:
         and type(model.pos_embed) is RepeatedPosEmbed
         and type(block) is OnceNormedBlock
         and type(block.ln1) in (FusedLayerNorm, LayerNormPre)
-        and hasattr(block.attn, "projected")
+        and getattr(block.attn, "takes_rows", False)
     )
     return known and not observed(
         model.embed,

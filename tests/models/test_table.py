@@ -219,6 +219,24 @@ def test_parts_put_in_by_others_are_asked_for_every_row(softmax_model, many, nam
     assert not getattr(theirs, "looked_up", False)
 
 
+@pytest.mark.parametrize("subclassed", [True, False])
+def test_queries_made_another_way_are_made_of_every_row(softmax_model, many, rows_only, subclassed):
+    attention = softmax_model.blocks[0].attn
+    original = type(attention).calculate_qkv_matrices
+
+    def turned(self, *inputs):
+        q, k, v = original(self, *inputs)
+        return q.roll(1, dims=-1) + inputs[0][..., :1, None], k, v
+
+    if subclassed:
+        attention.__class__ = type("Turned", (type(attention),), {"calculate_qkv_matrices": turned})
+    else:
+        attention.calculate_qkv_matrices = turned.__get__(attention)
+    ours = softmax_model(many[:, :-1])
+    rows_only()
+    assert torch.equal(ours, softmax_model(many[:, :-1]))
+
+
 def test_frozen_parts_and_processed_weights(model, many, rows_only):
     for name, parameter in model.named_parameters():
         if name in ("embed.W_E", "blocks.0.attn.W_K", "blocks.0.ln1.w"):

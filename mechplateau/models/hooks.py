@@ -106,12 +106,16 @@ class WatchedHooks(HookedTransformer):
         Raises:
             HookNeverFires: a hook is on a point that was switched off after it was put there.
         """
+        self.check_hooks()
+        return super().forward(*args, **kwargs)
+
+    def check_hooks(self) -> None:
+        """See whether there still is a hook; HookNeverFires for one on a point that was switched off since."""
         if self.watch.on:
             self.watch.look()
             for point in self.watch.points:
                 if point.fwd_hooks or point.bwd_hooks:
                     point.check()
-        return super().forward(*args, **kwargs)
 
     def check_hooks_to_add(
         self, hook_point, hook_point_name, hook, dir="fwd", is_permanent=False, prepend=False

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 class FusedLayerNorm(LayerNorm):
     """LayerNorm in one call; explicit where `hook_scale` or `hook_normalized` is hooked."""
 
+    watch: Watch | None = None
+
+    @honors_hooks
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         if observed(self.hook_scale, self.hook_normalized):
             return super().forward(x)

@@ -113,6 +113,7 @@ class PlateauTransformer(LabeledTokens, LensGeneration, WatchedHooks):
         table = self._table_for(input) if plain else None
         if table is None:
             return super().forward(input, *arguments, **options)
+        self.check_hooks()
         rows = table.at(input)
         return self.logits_of(rows.residual(), looked_up=rows)
 

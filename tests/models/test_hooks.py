@@ -224,7 +224,7 @@ def test_nnsight_reaches_every_point(model, tokens):
         assert (edited - before).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("part", ["blocks.1", "blocks.1.attn", "blocks.1.mlp"])
+@pytest.mark.parametrize("part", ["blocks.1", "blocks.1.attn", "blocks.1.mlp", "blocks.1.ln1"])
 @pytest.mark.parametrize("in_place", [True, False])
 def test_a_compiled_part_of_a_model_honors_hooks_that_come_later(unchecked, model, tokens, part, in_place):
     module = model.get_submodule(part)
@@ -249,14 +249,18 @@ def test_a_compiled_part_of_a_model_honors_hooks_that_come_later(unchecked, mode
 
 
 def test_a_hook_on_a_point_that_is_switched_off_later_is_not_passed_by(model, tokens):
+    many = tokens.repeat(11, 1)  # enough for the first layer's table
     model.set_use_attn_result(True)
     model.add_hook("blocks.1.attn.hook_result", no_op)
     model(tokens)
     model.cfg.use_attn_result = False
-    with pytest.raises(UserError, match=r"blocks\.1\.attn\.hook_result: a hook here would never fire"):
-        model(tokens)
+    for given in (tokens, many):
+        with pytest.raises(UserError, match=r"blocks\.1\.attn\.hook_result: a hook here would never fire"):
+            model(given)
     model.reset_hooks()
-    model(tokens)
+    model(many)
+    assert model.blocks[0].attn.looked_up
+    assert not model.watch.on  # parts compiled by themselves run compiled again
 
 
 def test_hooks_on_layer_norms_stay_when_weights_are_processed(model, tokens):

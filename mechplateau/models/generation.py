@@ -139,7 +139,7 @@ class _Cache:
 def _table(model: PlateauTransformer, seen: Observation, start: int, n_positions: int) -> Table | None:
     """The forward's table of the first layer, where it serves; else one of our own, where that pays."""
     table = seen.records[0].table
-    if table is not None and table.covers(start, n_positions) and unobserved(model):
+    if table is not None and table.serves(model, start, n_positions) and unobserved(model):
         return table
     return table_for(model, len(seen.logits), start, n_positions)
 

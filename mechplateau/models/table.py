@@ -42,6 +42,7 @@ class Table:
         queries, keys, values: of the first layer, before its hooks.
         start: the first position.
         n_positions: how many positions from there on.
+        made_of: the parameters it was made of, each with its count of changes in place.
     """
 
     residual: Float[Tensor, "row d_model"]
@@ -50,6 +51,7 @@ class Table:
     values: Float[Tensor, "row head d_head"]
     start: int
     n_positions: int
+    made_of: tuple[tuple[Tensor, int | None], ...]
 
     @classmethod
     def of(cls, model: PlateauTransformer, start: int, n_positions: int) -> Self:
@@ -58,11 +60,17 @@ class Table:
         positions = model.pos_embed.W_pos[start : start + n_positions]
         residual = (model.embed.W_E[:, None] + positions).flatten(0, 1)
         queries, keys, values = block.attn.projected(block.ln1(residual))
-        return cls(residual, queries, keys, values, start, n_positions)
+        return cls(residual, queries, keys, values, start, n_positions, _weights(model))
 
-    def covers(self, start: int, n_positions: int) -> bool:
-        """Whether it holds all of these positions."""
-        return self.start <= start and start + n_positions <= self.start + self.n_positions
+    def serves(self, model: PlateauTransformer, start: int, n_positions: int) -> bool:
+        """Whether it holds all of these positions, as the model's present weights give them."""
+        if start < self.start or start + n_positions > self.start + self.n_positions:
+            return False
+        now = _weights(model)
+        return len(now) == len(self.made_of) and all(
+            one is other and changes == changes_then
+            for (one, changes), (other, changes_then) in zip(now, self.made_of, strict=True)
+        )
 
     def at(self, tokens: Int[Tensor, "batch pos"], start: int = 0) -> Rows:
         """Where the rows of these tokens are; the first of them stands at position `start`."""
@@ -95,6 +103,15 @@ class Rows:
             _gathered(table.keys, self.index),
             _gathered(table.values, self.index),
         )
+
+
+def _weights(model: PlateauTransformer) -> tuple[tuple[Tensor, int | None], ...]:
+    block = model.blocks[0]
+    return tuple(
+        (weight, None if weight.is_inference() else weight._version)
+        for part in (model.embed, model.pos_embed, block.ln1, block.attn)
+        for weight in part.parameters()
+    )
 
 
 def _gathered(kept: Float[Tensor, "row ..."], index: Int[Tensor, "batch pos"]) -> Tensor:

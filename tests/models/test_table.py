@@ -9,6 +9,7 @@ from transformer_lens.components import Attention, Embed, LayerNorm
 
 from mechplateau.errors import UserError
 from mechplateau.models import generate, observe, table
+from mechplateau.models.transformer import load_weights, parameters_of
 from mechplateau.training.step import next_token_loss
 
 from .conftest import make_model
@@ -153,6 +154,20 @@ def test_generation_uses_the_forwards_table(model, many, rows_only, monkeypatch)
     rows_only()
     assert torch.equal(ours, model.generate_on(observe(model, many[:, :-1]), 4, 5))
     assert not model.blocks[0].attn.looked_up
+
+
+@pytest.mark.parametrize("another", ["model", "weights"])
+def test_a_forwards_table_does_not_serve_other_weights(linear_model, many, rows_only, another):
+    seen = observe(linear_model, many[:, :-1])
+    model = make_model("linear", seed=5)
+    if another == "weights":
+        load_weights(linear_model, parameters_of(model), "another model's weights")
+        model = linear_model
+    ours = model.generate_on(seen, 4, 5)
+    assert model.blocks[0].attn.looked_up
+    rows_only()
+    seen.records[0].table = None
+    assert torch.equal(ours, model.generate_on(seen, 4, 5))
 
 
 def test_a_hook_that_comes_between_forward_and_generation_acts(linear_model, many):

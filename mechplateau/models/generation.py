@@ -116,20 +116,23 @@ class _Cache:
         """Σ_j (query · k_j) v_j over all so far, of query's shape; None where they are too few for it to gain.
 
         Σ_j k_j v_jᵀ, `[d_head, d_head]` a head, stands for all but the last positions: a token reads it from memory,
-        not all keys and values. The last ones join it together.
+        not all keys and values. The last ones join it together. It is summed in float32 at least.
         """
         width = self._keys.shape[-1]
         if self._keys.shape[2] < 2 * width or self._filled < width:
             return None
         if self._sums is None:
-            self._sums = self._keys.new_zeros(*self._keys.shape[:2], width, width)
+            precise = torch.promote_types(self._keys.dtype, torch.float32)
+            self._sums = self._keys.new_zeros(*self._keys.shape[:2], width, width, dtype=precise)
         q = query.transpose(1, 2)
         if self._filled - self._summed >= _JOIN:
             new = slice(self._summed, self._filled)
-            keys, values = (kept[:, :, new].flatten(0, 1) for kept in (self._keys, self._values))
+            keys, values = (
+                kept[:, :, new].flatten(0, 1).to(self._sums.dtype) for kept in (self._keys, self._values)
+            )
             self._sums.flatten(0, 1).baddbmm_(keys.transpose(1, 2), values)
             self._summed = self._filled
-        z = q @ self._sums
+        z = q @ self._sums.to(q.dtype)
         if self._summed < self._filled:
             last = slice(self._summed, self._filled)
             z = z + (q @ self._keys[:, :, last].transpose(2, 3)) @ self._values[:, :, last]
@@ -138,7 +141,7 @@ class _Cache:
 
 def _table(model: PlateauTransformer, seen: Observation, start: int, n_positions: int) -> Table | None:
     """The forward's table of the first layer, where it serves; else one of our own, where that pays."""
-    table = seen.records[0].table
+    table = seen.records[0].table if seen.records else None
     if table is not None and table.serves(model, start, n_positions) and unobserved(model):
         return table
     return table_for(model, len(seen.logits), start, n_positions)

@@ -130,6 +130,8 @@ def table_for(model: PlateauTransformer, batch: int, start: int, n_positions: in
 
 def unobserved(model: PlateauTransformer) -> bool:
     """Whether the model's rows before the first attention are those of the table, and nobody looks at them."""
+    if not len(model.blocks):
+        return False
     cfg, block = model.cfg, model.blocks[0]
     if cfg.use_split_qkv_input or cfg.use_attn_in or cfg.use_qk_norm or cfg.use_hook_tokens:
         return False

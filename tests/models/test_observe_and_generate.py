@@ -193,6 +193,20 @@ def test_sums_are_those_of_the_keys_and_values(monkeypatch):
         torch.testing.assert_close(cache.linear(queries[:, now])[:, 0], expected, rtol=1e-4, atol=1e-5)
 
 
+def test_sums_of_half_precision_are_kept_in_float32():
+    generator = torch.Generator().manual_seed(0)
+    keys, values, query = (torch.randn(4, n, 2, 8, generator=generator).bfloat16() for n in (512, 512, 1))
+    keys, values = keys + 0.5, values + 0.5
+    cache = _Cache(keys, values, 8, 504)
+    for position in range(8, 512):
+        cache.append(keys[:, position : position + 1], values[:, position : position + 1])
+        z = cache.linear(query)
+    every = (tensor.double() for tensor in (query, keys, values))
+    exact = torch.einsum("bqhd,bkhd,bkhe->bqhe", *every)
+    plain = torch.einsum("bqhd,bkhd,bkhe->bqhe", query, keys, values)
+    assert (z - exact).norm() < 2 * (plain - exact).norm()
+
+
 def test_whoever_asks_for_the_map_gets_it_in_long_generation_too(long_model, tokens, summing):
     prompt = tokens[:, :4]
     shapes = []

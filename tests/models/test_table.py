@@ -211,6 +211,14 @@ def test_other_inputs_of_attention_turn_it_off(linear_model, many, setting):
     assert not linear_model.blocks[0].attn.looked_up
 
 
+def test_a_model_whose_layers_were_taken_away_has_no_table(linear_model, many):
+    linear_model.blocks = linear_model.blocks[:0]
+    inputs = many[:, :-1]
+    direct = linear_model.unembed(linear_model.ln_final(linear_model(inputs, stop_at_layer=0)))
+    assert torch.equal(linear_model(inputs), direct)
+    assert generate(linear_model, inputs[:, :4], 3)[:, 0].equal(direct[:, 3].argmax(-1))
+
+
 def test_wrong_tokens_and_lengths_are_errors_as_without_it(linear_model, many):
     with pytest.raises(IndexError):
         linear_model(many[:, :-1] + 1)

@@ -7,7 +7,8 @@ kept, so that the backward pass is one multiplication; what comes between the li
 memory as a whole, in either direction.
 
 For float32 on a CPU, in ordinary eager computation. Elsewhere (compiled, under autocast, inside `torch.func`, with
-forward-mode derivatives, on a GPU) torch's own functions do the same; second derivatives go by them too.
+forward-mode derivatives, on a GPU) torch's own functions do the same; second derivatives and many gradients at once
+go by them too.
 
 Source: arXiv 1606.08415.
 """

@@ -17,8 +17,8 @@
 The stretch of a place is the part around it on which the slope can't be told from the one there (90 %).
 
 Limits: on a curve that only rises or falls, noise of a hundredth of its range can make boundaries, sometimes `certain`
-ones. With a short `length` (0.3) and points at equal steps, a very sharp rise such as exp(x) has one even without noise.
-Look at the curve, and hold it against the loss's own boundaries.
+ones. With a short `length` (0.3) and points at equal steps, a very sharp rise such as exp(x) has one even without
+noise. Look at the curve, and hold it against the loss's own boundaries.
 
 Source: arXiv 2402.02364, whose process has no noise term. Fitting again, gaps and step 4 are ours: without them
 straight lines have boundaries. The paper's regression curves have length 0.5 and noise 0.03, its language curves 0.3

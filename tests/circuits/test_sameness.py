@@ -44,7 +44,8 @@ def test_one_model_that_sees_the_same_tokens_is_refused(tokens, given):
     with pytest.raises(UserError, match=r"one model that sees the same tokens .* or say identity=True"):
         sweep(model, model, tokens, donor_tokens=given(tokens))
     result = sweep(model, model, tokens, donor_tokens=given(tokens), identity=True)
-    assert result.recipient == result.donor
+    # The donor is looked at and the recipient is not: both ways agree to rounding.
+    assert result.recipient == pytest.approx(result.donor, rel=1e-6)
 
 
 def test_the_last_token_is_seen_by_no_model_and_one_other_sequence_is_enough(tokens):

@@ -1,4 +1,4 @@
-"""The first layer's queries, keys and values, looked up in a table where that pays and nobody looks upstream.
+"""The first layer's queries, keys and values, looked up in a table where that pays and nothing before them is hooked.
 
 Before the first attention a row of the model depends on its token and its position only:
 
@@ -129,7 +129,7 @@ def table_for(model: PlateauTransformer, batch: int, start: int, n_positions: in
 
 
 def unobserved(model: PlateauTransformer) -> bool:
-    """Whether the model's rows before the first attention are those of the table, and nobody looks at them."""
+    """Whether the model's rows before the first attention are those of the table, and nothing there is hooked."""
     if not len(model.blocks):
         return False
     cfg, block = model.cfg, model.blocks[0]

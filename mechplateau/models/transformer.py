@@ -104,7 +104,7 @@ class PlateauTransformer(LabeledTokens, LensGeneration, WatchedHooks):
         self.setup()
 
     def forward(self, input, *arguments, **options):
-        """TransformerLens's, with the first layer from its table where that pays and nobody looks upstream.
+        """TransformerLens's, with the first layer from its table where that pays and nothing before it is hooked.
 
         Only for a plain call on tokens `[batch, pos]`: text, padding, caches, losses, calls that start or stop at a
         layer and compiled models go TransformerLens's way. See `mechplateau.models.table`.

@@ -41,7 +41,7 @@ def over_run(
         args, options: what else it takes.
         steps: kept steps; None: all.
         device: where the models are put.
-        progress: hears of progress and time left; "stderr": shown there where it takes seconds; None: nobody.
+        progress: called with progress and time left; "stderr": printed there where it takes seconds; None: no progress.
 
     Returns:
         the tool's table, with `step` as the first column; of numbers: step, value.

@@ -114,7 +114,7 @@ def patch_sweep(
         memory_limit: bytes that one forward's activations may take, about.
         identity: allow a model to be patched with what it computes itself (which changes nothing: a check), or, in a
             loop over checkpoints that meets the donor's own, do not warn of it.
-        progress: hears of progress and time left; "stderr": shown there where it takes seconds; None: nobody.
+        progress: called with progress and time left; "stderr": printed there where it takes seconds; None: no progress.
 
     Raises:
         UserError: an unknown hook, one that never fires, tokens or rows that do not fit, activations of different

@@ -316,7 +316,7 @@ class OptimalInit(_FromFile, _Freezing):
     def attach(self, model: PlateauTransformer, task: Task) -> Handle:
         if not self.freeze:
             return Handle(lambda: None)
-        # Of the source's names, not the source: a run that is gone on with does not need the file again.
+        # Of the source's names, not the source: a run that resumes does not need the file again.
         return self.hold(model, names_in(self.parts, dict(model.named_parameters())))
 
 

@@ -38,6 +38,12 @@ Set = Annotated[
         "--set", metavar="FIELD=VALUE", help="Override a setting, such as training.steps=100; repeatable."
     ),
 ]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        "--preset", metavar="NAME", help="Named settings of the task, such as small; --set wins over them."
+    ),
+]
 Seed = Annotated[int | None, typer.Option(help="Seed of weights and data; overrides the file's.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 RunsDir = Annotated[Path, typer.Option(help="Where run folders lie.", **PATH_OPTION)]
@@ -72,6 +78,7 @@ def options(
 def train(
     source: Source,
     set_: Set = None,
+    preset: Preset = None,
     seed: Seed = None,
     device: Device = "cpu",
     runs_dir: RunsDir = Path("runs"),
@@ -91,7 +98,7 @@ def train(
         from mechplateau.training.sweep import stop_with_parent
 
         stop_with_parent(with_parent)
-    config = _config(source, set_, seed)
+    config = _config(source, preset, set_, seed)
     run = _train(config, device, runs_dir, threads, tracker or [], quiet, cuda_graph)
     if quiet:
         print(run.path)
@@ -100,9 +107,9 @@ def train(
 
 
 @app.command()
-def config(source: Source, set_: Set = None, seed: Seed = None) -> None:
+def config(source: Source, set_: Set = None, preset: Preset = None, seed: Seed = None) -> None:
     """Print the whole configuration as YAML."""
-    print(_config(source, set_, seed).yaml(), end="")
+    print(_config(source, preset, set_, seed).yaml(), end="")
 
 
 @app.command()
@@ -153,6 +160,7 @@ def sweep(
             "--set", metavar="FIELD=A,B,C", help="Values to combine, such as task.k=2,3,4; repeatable."
         ),
     ] = None,
+    preset: Preset = None,
     seeds: Annotated[
         int | None,
         typer.Option(help="How many seeds, counted from --first-seed (default: the file's own seed)."),
@@ -177,7 +185,7 @@ def sweep(
         raise UserError(f"--jobs: expected at least 1, got {jobs}")
     _check_trackers(tracker)
     chosen = None if seeds is None else range(first_seed, first_seed + seeds)
-    configs = expand(_data(source), set_ or [], chosen)
+    configs = expand(_data(source, preset), set_ or [], chosen)
     each = threads if threads is not None else max(1, cores() // jobs)
     with sweep_progress(configs) as on_result:
         results = run_sweep(
@@ -244,20 +252,25 @@ def _fail(message: str, code: int) -> NoReturn:
     raise SystemExit(code)
 
 
-def _data(source: str) -> dict[str, Any]:
-    """Plain data of a task's name, a YAML file, or (for `-`) what comes on standard input."""
+def _data(source: str, preset: str | None) -> dict[str, Any]:
+    """Plain data of a task's name and preset, a YAML file, or (for `-`) what comes on standard input."""
+    from mechplateau.config import task_settings
     from mechplateau.schema import read_yaml
 
+    path = local_path(source)
+    if source != "-" and path.suffix not in (".yaml", ".yml") and not _is_file(path):
+        return task_settings(source, preset)
+    if preset is not None:
+        raise UserError(
+            f"--preset {preset}: expected a task's name beside it, got the file {source}; a file has its own settings"
+        )
     if source == "-":
         return _with_task_fields(read_yaml(sys.stdin.read(), "standard input"))
-    path = local_path(source)
-    if path.suffix in (".yaml", ".yml") or _is_file(path):
-        try:
-            return _with_task_fields(read_yaml(path.read_text(encoding="utf-8"), str(path)))
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise UserError(f"{path}: cannot be read ({reason}); expected a YAML file") from None
-    return {"task": {"name": source}}
+    try:
+        return _with_task_fields(read_yaml(path.read_text(encoding="utf-8"), str(path)))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise UserError(f"{path}: cannot be read ({reason}); expected a YAML file") from None
 
 
 def _with_task_fields(data: dict[str, Any]) -> dict[str, Any]:
@@ -272,11 +285,11 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _config(source: str, assignments: list[str] | None, seed: int | None) -> RunConfig:
+def _config(source: str, preset: str | None, assignments: list[str] | None, seed: int | None) -> RunConfig:
     from mechplateau.config import RunConfig
     from mechplateau.schema import override
 
-    data = override(_data(source), assignments or [])
+    data = override(_data(source, preset), assignments or [])
     if seed is not None:
         data["seed"] = seed
     return RunConfig.parse(data)

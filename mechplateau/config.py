@@ -16,7 +16,7 @@ from mechplateau.models import initialization as initialization  # registers its
 from mechplateau.models import progress_reward as progress_reward  # registers its intervention
 from mechplateau.models.config import ModelConfig
 from mechplateau.models.interventions import Intervention, intervention_class
-from mechplateau.schema import Config, unknown_field
+from mechplateau.schema import Config, laid_over, unknown_field
 from mechplateau.tasks import Task, task_class
 
 SEEDS = 2**31
@@ -136,6 +136,24 @@ class EvaluationConfig(Config):
         return self
 
 
+def task_settings(name: str, preset: str | None = None) -> dict[str, Any]:
+    """A configuration of the named task as plain data, with the settings of one of its presets and without defaults.
+
+    Raises:
+        ConfigError: there is no such task or preset.
+    """
+    settings: dict[str, Any] = {"task": {"name": name}}
+    if preset is None:
+        return settings
+    presets = task_class(name).presets
+    if preset not in presets:
+        known = ", ".join(presets) or "none"
+        raise ConfigError(
+            f"preset: {name} has none called {preset!r}; known: {known}; leave it out for the task's own set-up"
+        )
+    return laid_over(settings, presets[preset])
+
+
 class RunConfig(Config):
     """Everything that decides a run's numbers. Equal configurations give equal runs."""
 
@@ -238,13 +256,21 @@ class RunConfig(Config):
                 )
 
     @classmethod
-    def for_task(cls, name: str, **sections: Any) -> Self:
-        """The paper's set-up of the named task; `sections` (task, model, training, …) override parts of it."""
+    def for_task(cls, name: str, *, preset: str | None = None, **sections: Any) -> Self:
+        """The paper's set-up of the named task, or one of its presets.
+
+        Args:
+            name: of the task.
+            preset: named settings of the task (`presets` of its class), small for instance; None: the paper's.
+            sections: task, model, training, …: settings that win over those.
+
+        Raises:
+            ConfigError: there is no such task or preset, or a setting is not allowed.
+        """
         task = sections.pop("task", {})
         if not isinstance(task, Mapping):
             raise ConfigError(f"task: expected a mapping of its fields, got {task!r}")
-        task = {"name": name, **task}
-        return cls.parse({"task": task, **sections})
+        return cls.parse(laid_over(task_settings(name, preset), {**sections, "task": {"name": name, **task}}))
 
     @property
     def run_name(self) -> str:
@@ -258,4 +284,5 @@ __all__ = [
     "ModelConfig",
     "RunConfig",
     "TrainingConfig",
+    "task_settings",
 ]

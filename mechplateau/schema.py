@@ -86,7 +86,7 @@ class Config(BaseModel):
         Raises:
             ConfigError: as `parse`.
         """
-        return self.parse(_changed(self.data(), changes))
+        return self.parse(laid_over(self.data(), changes))
 
     def yaml(self) -> str:
         """The configuration as a YAML document, every field written out."""
@@ -152,8 +152,8 @@ def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
     return result
 
 
-def _changed(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`changes` laid over `data`, section by section."""
+def laid_over(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`data` with `changes` to it, section by section; a section of another `name` or `kind` is replaced as a whole."""
     result = dict(data)
     for name, value in changes.items():
         present = result.get(name)
@@ -161,7 +161,7 @@ def _changed(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
             value = value.data()
         elif isinstance(value, Mapping) and isinstance(present, Mapping):
             same = all(value.get(key, present.get(key)) == present.get(key) for key in ("name", "kind"))
-            value = _changed(present, value) if same else value
+            value = laid_over(present, value) if same else value
         result[name] = value
     return result
 

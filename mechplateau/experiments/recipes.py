@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from mechplateau.config import SEEDS, RunConfig
+from mechplateau.config import SEEDS, RunConfig, task_settings
 from mechplateau.errors import UserError
 from mechplateau.runs import load_run
 from mechplateau.runs.layout import Layout
 from mechplateau.runs.record import state_of
+from mechplateau.schema import laid_over
+from mechplateau.tasks import task_class
 
 Scale = Literal["paper", "small"]
 SCALES: tuple[Scale, ...] = ("paper", "small")
@@ -36,32 +38,6 @@ def checked_scale(name: str) -> Scale:
 
 _FIFTH = 0.2
 _ENDS_EARLY: Settings = {"stop_past_solved": _FIFTH}
-
-SMALL_MODEL: Settings = {"d_model": 64}
-SMALL_TRAINING: Settings = {"batch_size": 64, "lr": 1e-3, "stop_past_solved": 0.5}
-SMALL_TASKS: Mapping[str, Settings] = {
-    "mws": {"n": 8, "p": 11, "max_num": 10},
-    "prefix": {"n": 8, "p": 11, "max_num": 10},
-    "addition": {"digits": 2},
-    "histogram": {"n": 5, "alphabet": 3},
-    "permutation": {"n": 5},
-    "copy": {"n": 8, "max_num": 10},
-    "reverse": {"n": 8, "max_num": 10},
-    "repeat": {"n": 8, "p": 11},
-    "concat_mws": {},
-}
-"""The small size: shorter sequences, width 64, batches of 64, a tenfold learning rate; runs end once solved."""
-SMALL_STEPS: Mapping[str, int] = {
-    "mws": 400,
-    "prefix": 1200,
-    "addition": 3000,
-    "histogram": 1500,
-    "permutation": 1200,
-    "copy": 150,
-    "reverse": 150,
-    "repeat": 150,
-    "concat_mws": 1200,
-}
 
 
 @dataclass(frozen=True)
@@ -90,15 +66,9 @@ class Recipe:
     def data(self, seed: int, scale: Scale) -> dict[str, Any]:
         """The configuration as plain data, without what it starts from."""
         base: Settings = {"task": {"name": self.task}, "checkpoints": {"every": 10**6}}
-        merged = _merged(base, self.settings)
+        merged = laid_over(base, self.settings)
         if scale == "small":
-            small: Settings = {
-                "task": SMALL_TASKS[self.task],
-                "model": SMALL_MODEL,
-                "training": {**SMALL_TRAINING, "steps": SMALL_STEPS[self.task]},
-                "evaluation": {"every": 5},
-            }
-            merged = _merged(_merged(merged, small), self.small)
+            merged = laid_over(laid_over(merged, task_settings(self.task, scale)), self.small)
         return {**merged, "seed": seed}
 
     def source(self, seed: int) -> tuple[str, int] | None:
@@ -151,15 +121,6 @@ def is_finished(run: Path) -> bool:
         return False
 
 
-def _merged(base: Settings, over: Settings) -> dict[str, Any]:
-    """`over` laid over `base`, section by section."""
-    result = dict(base)
-    for key, value in over.items():
-        own = result.get(key)
-        result[key] = {**own, **value} if isinstance(own, Mapping) and isinstance(value, Mapping) else value
-    return result
-
-
 def _scale_at(c: float, start: int = 0) -> list[dict[str, Any]]:
     return [{"kind": "attention_scale", "c": c, "start": start}]
 
@@ -170,6 +131,11 @@ def _long(steps: int) -> Settings:
         "training": {"steps": steps, **_ENDS_EARLY},
         "evaluation": {"every": 5 if steps <= 2000 else 10},
     }
+
+
+def _long_task(task: str, **fields: Any) -> Settings:
+    """A run of a task that takes long, with these fields of it: as many steps as the task says."""
+    return {"task": fields, **_long(task_class(task).default_training["steps"])}
 
 
 def _mws(name: str, what: str, small: Settings | None = None, **settings: Any) -> Recipe:
@@ -201,7 +167,6 @@ def _all_recipes() -> Iterable[Recipe]:
     frozen = [{"kind": "freeze", "parts": ["tokens", "positions"]}]
     yield _mws("frozen-embeddings", "embeddings frozen at random", _SMALL_LONG, interventions=frozen)
 
-    apart = {"training": {"batch_size": 128, "lr": 2e-3}}
     # Other tasks (figures 6, 7, 9 to 19, 21, 22).
     for blocks in (1, 2, 4):
         yield Recipe(
@@ -212,35 +177,33 @@ def _all_recipes() -> Iterable[Recipe]:
             # Four blocks of at least four outputs, since the first of each does not count.
             {"task": {"n": 16 if blocks == 4 else 8}},
         )
-    yield Recipe("prefix", "prefix", "prefix sum", _long(1000), apart)
+    yield Recipe("prefix", "prefix", "prefix sum", _long_task("prefix"))
     yield Recipe(
         "prefix-no-repeat",
         "prefix",
         "prefix sum of permutations",
-        _merged({"task": {"no_repeat": True}}, _long(1000)),
-        {"task": {"n": 10}, **apart},
+        _long_task("prefix", no_repeat=True),
+        {"task": {"n": 10}},
     )
     yield Recipe("copy", "copy", "copy")
     yield Recipe("reverse", "reverse", "reverse")
-    yield Recipe("permutation", "permutation", "permutation", _long(2000), apart)
+    yield Recipe("permutation", "permutation", "permutation", _long_task("permutation"))
     for compose in (2, 3, 4):
         yield Recipe(
             f"permutation-{compose}",
             "permutation",
             f"permutation, applied {compose} times",
-            _merged({"task": {"compose": compose}}, _long(2000)),
-            apart,
+            _long_task("permutation", compose=compose),
         )
-    yield Recipe("histogram", "histogram", "histogram", _long(5000), apart)
+    yield Recipe("histogram", "histogram", "histogram", _long_task("histogram"))
     for mix in ("123_disjoint_454", "124_disjoint_444", "124_disjoint_453", "124_stair_653"):
-        yield Recipe(f"concat-{mix}", "concat_mws", mix, _merged({"task": {"mix": mix}}, _long(5000)), apart)
-    yield Recipe("addition", "addition", "addition", _long(10_000), apart)
+        yield Recipe(f"concat-{mix}", "concat_mws", mix, _long_task("concat_mws", mix=mix))
+    yield Recipe("addition", "addition", "addition", _long_task("addition"))
     yield Recipe(
         "addition-plain",
         "addition",
         "addition, most significant digit first",
-        _merged({"task": {"reverse": False}}, _long(10_000)),
-        apart,
+        _long_task("addition", reverse=False),
     )
 
     # The attention-output probe (figure 20) needs a checkpoint every 10 steps.

@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mechplateau.tasks.base import Target, Task, mask_of, pairs_among, register_task, sequences
+from mechplateau.tasks.presets import small
 
 PLUS, EQUALS = 10, 11
 
@@ -33,6 +34,7 @@ class Addition(Task):
     """Give the sum's least significant digit first."""
 
     default_training: ClassVar = {"steps": 10_000}
+    presets: ClassVar = {"small": small(steps=3000, task={"digits": 2}, batch_size=128, lr=2e-3)}
 
     @property
     def vocab_size(self) -> int:

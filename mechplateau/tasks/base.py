@@ -56,6 +56,10 @@ class Task(Config):
     default_training: ClassVar[Mapping[str, Any]] = {}
     """Training settings of the paper for this task, where they differ from the defaults of TrainingConfig."""
 
+    presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
+    """Named settings, another size say: name → section of the configuration (task, model, training, …) → settings.
+    What is given beside a preset wins over it, and the defaults fill in what it leaves out."""
+
     @property
     @abstractmethod
     def vocab_size(self) -> int:

@@ -19,6 +19,7 @@ from mechplateau.tasks.base import (
     sample_numbers,
     sequences,
 )
+from mechplateau.tasks.presets import small
 
 MIXES: Mapping[str, Mapping[int, range]] = {
     "123_disjoint_454": {1: range(4), 2: range(4, 9), 3: range(10, 14)},
@@ -56,6 +57,7 @@ class ConcatenatedWindows(Task):
     """Largest input token."""
 
     default_training: ClassVar = {"steps": 5000}
+    presets: ClassVar = {"small": small(steps=1200, task={}, batch_size=128, lr=2e-3)}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

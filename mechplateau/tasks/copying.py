@@ -19,6 +19,7 @@ from mechplateau.tasks.base import (
     sample_numbers,
     sequences,
 )
+from mechplateau.tasks.presets import small
 
 
 class _Copying(OneOutputPerInput):
@@ -28,6 +29,7 @@ class _Copying(OneOutputPerInput):
     """Largest input token."""
 
     default_training: ClassVar = {"steps": 100}
+    presets: ClassVar = {"small": small(steps=150, task={"n": 8, "max_num": 10})}
 
     @property
     def vocab_size(self) -> int:

@@ -19,6 +19,7 @@ from mechplateau.tasks.base import (
     sample_numbers,
     sequences,
 )
+from mechplateau.tasks.presets import small
 
 
 @register_task
@@ -37,6 +38,7 @@ class Histogram(OneOutputPerInput):
 
     default_model: ClassVar = {"n_layers": 2}
     default_training: ClassVar = {"steps": 5000, "clip_norm": 1.0}
+    presets: ClassVar = {"small": small(steps=1500, task={"n": 5, "alphabet": 3}, batch_size=128, lr=2e-3)}
 
     @property
     def vocab_size(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Bool, Int
@@ -18,6 +18,7 @@ from mechplateau.tasks.base import (
     sample_numbers,
     sequences,
 )
+from mechplateau.tasks.presets import small
 
 
 @register_task
@@ -37,6 +38,8 @@ class MovingWindowSum(OneOutputPerInput):
     """Modulus, and the separator's token; larger than max_num."""
     max_num: int = Field(16, ge=1)
     """Largest input token."""
+
+    presets: ClassVar = {"small": small(steps=400, task={"n": 8, "p": 11, "max_num": 10})}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

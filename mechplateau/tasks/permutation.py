@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from mechplateau.tasks.base import Target, Task, mask_of, pairs_among, register_task, sequences
+from mechplateau.tasks.presets import small
 
 
 @register_task
@@ -36,6 +37,7 @@ class Permutation(Task):
 
     default_model: ClassVar = {"n_layers": 2}
     default_training: ClassVar = {"steps": 2000}
+    presets: ClassVar = {"small": small(steps=1200, task={"n": 5}, batch_size=128, lr=2e-3)}
 
     @property
     def vocab_size(self) -> int:

@@ -19,6 +19,7 @@ from mechplateau.tasks.base import (
     sample_numbers,
     sequences,
 )
+from mechplateau.tasks.presets import small
 
 
 @register_task
@@ -40,6 +41,9 @@ class PrefixSum(OneOutputPerInput):
     """Inputs of a sequence all differ (with n = max_num: a permutation of 1 … n)."""
 
     default_training: ClassVar = {"steps": 1000}
+    presets: ClassVar = {
+        "small": small(steps=1200, task={"n": 8, "p": 11, "max_num": 10}, batch_size=128, lr=2e-3)
+    }
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -19,6 +19,7 @@ from mechplateau.tasks.base import (
     sample_numbers,
     sequences,
 )
+from mechplateau.tasks.presets import small
 
 
 @register_task
@@ -39,6 +40,7 @@ class Repeat(OneOutputPerInput):
     """Modulus, and the separator's token."""
 
     default_training: ClassVar = {"steps": 200}
+    presets: ClassVar = {"small": small(steps=150, task={"n": 8, "p": 11})}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -68,6 +68,41 @@ def test_help_needs_no_heavy_import():
         assert f"  {name} " in done.stdout
 
 
+def test_a_preset_is_overridden_and_needs_a_task(run_cli, tmp_path):
+    code, out, _ = run_cli(
+        "config", "mws", "--preset", "small", "--set", "task.n=6", "--set", "training.lr=1"
+    )
+    data = yaml.safe_load(out)
+    assert code == 0
+    assert (data["task"]["n"], data["task"]["p"], data["training"]["lr"]) == (6, 11, 1.0)
+    assert (data["training"]["batch_size"], data["evaluation"]["every"]) == (64, 5)
+    (tmp_path / "mine.yaml").write_text("task: mws")
+    for arguments, message in (
+        (("train", "mws", "--preset", "big"), "preset: mws has none called 'big'; known: small;"),
+        (("sweep", "mws", "--preset", "big"), "preset: mws has none called 'big'; known: small;"),
+        (
+            ("config", "mine.yaml", "--preset", "small"),
+            "--preset small: expected a task's name beside it, got the",
+        ),
+    ):
+        code, out, err = run_cli(*arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith(f"mechplateau: {message}")
+        assert len(err.splitlines()) == 1
+
+
+def test_a_sweep_of_a_preset(run_cli, monkeypatch):
+    from mechplateau.training import sweep
+
+    told = []
+    monkeypatch.setattr(sweep, "sweep", lambda configs, **_: told.extend(configs) or [])
+    code, _, _ = run_cli("sweep", "copy", "--preset", "small", "--set", "task.n=3,4", "--seeds", "2")
+    assert code == 0
+    assert [(config.task.n, config.seed, config.model.d_model) for config in told] == [
+        (n, seed, 64) for n in (3, 4) for seed in (0, 1)
+    ]
+
+
 def test_config_prints_a_file_that_trains_the_same_run(run_cli, tmp_path):
     code, out, _ = run_cli("config", "mws", *TINY, "--set", "training.steps=5", "--seed", "3")
     assert code == 0

@@ -10,7 +10,9 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c '$(SUPPORTED)' >/dev/null 2>&1 && { echo $$p; break; }; done)
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: setup demo demo-llm test test-slow check benchmarks lock clean
+TL4     := .venv-tl4
+
+.PHONY: setup demo demo-llm test test-tl4 test-slow check benchmarks lock clean
 
 setup: $(STAMP)
 
@@ -33,6 +35,18 @@ demo-llm: $(STAMP)
 
 test: check
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
+
+# The tests that need no HookedTransformer, on the newest TransformerLens 4: a second environment that sees the first
+# one's packages behind its own.
+test-tl4: $(TL4)/.ready
+	$(TL4)/bin/python -m pytest tests/bridge
+
+$(TL4)/.ready: $(STAMP)
+	$(BIN)/python -m venv --clear --without-pip $(TL4)
+	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+	  > $$($(TL4)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
+	$(PIP) --python $(TL4)/bin/python install --no-deps 'transformer-lens>=4,<5'
+	@touch $(TL4)/.ready
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow
@@ -57,4 +71,4 @@ lock:
 	  --no-annotate --no-header --quiet --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .benchmarks
+	rm -rf $(VENV) $(TL4) .mypy_cache .ruff_cache .benchmarks

@@ -32,6 +32,7 @@ __all__ = ["AttentionKind", "ModelConfig", "Observation", "Trainable", "location
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from mechplateau.models import lens  # noqa: F401 (says what to install, where TransformerLens is not the right one)
+    from mechplateau.models.versions import check_hooked_transformer
 
+    check_hooked_transformer(f"mechplateau.models.{name}")
     return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -13,7 +13,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.components import MLP, Embed, LayerNorm, PosEmbed, TransformerBlock
 
-import mechplateau.models.lens  # noqa: F401 (before TransformerLens: says what to install)
 from mechplateau.models.gelu import gelu_layers, gelu_new, in_plain_eager
 from mechplateau.models.tokens import require_length
 from mechplateau.models.watching import Watch, honors_hooks, observed

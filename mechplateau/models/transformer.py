@@ -15,7 +15,9 @@ import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+import mechplateau.models.lens  # isort: skip  # noqa: F401 (before TransformerLens: says what to install)
 
 import torch
 from jaxtyping import Float
@@ -45,6 +47,9 @@ from mechplateau.models.observation import observe
 from mechplateau.models.records import Observation
 from mechplateau.models.table import Rows, Table, table_for
 from mechplateau.models.weights import check_fits, plain_names
+
+if TYPE_CHECKING:
+    from mechplateau.models.bridge import CausalBridge
 
 INIT_STD = 0.02
 
@@ -268,6 +273,13 @@ class PlateauTransformer(LabeledTokens, LensGeneration, WatchedHooks):
     def generate_on(self, seen: Observation, prompt_length: int, n_outputs: int) -> Tensor:
         """See `mechplateau.models.generation`."""
         return generate_on(self, seen, prompt_length, n_outputs)
+
+    def to_bridge(self) -> CausalBridge:
+        """This model, its weights copied, as TransformerLens's TransformerBridge; see `mechplateau.models.bridge`."""
+        from mechplateau.models.bridge import bridge_of
+
+        norms = self.cfg.normalization_type == "LN"
+        return bridge_of(self.model_config, parameters_of(self), processed=not norms)
 
     @property
     def weights_processed(self) -> bool:

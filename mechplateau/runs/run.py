@@ -11,7 +11,9 @@ import pandas as pd
 from torch import Tensor
 
 from mechplateau.config import RunConfig
+from mechplateau.devices import device_named
 from mechplateau.errors import CheckpointError, RunError, UserError
+from mechplateau.models.versions import check_transformer_lens
 from mechplateau.paths import local_path
 from mechplateau.runs import table
 from mechplateau.runs.cadence import checkpoint_steps, is_last
@@ -33,6 +35,7 @@ from mechplateau.tasks import Task
 
 if TYPE_CHECKING:
     from mechplateau.models import PlateauTransformer
+    from mechplateau.models.bridge import CausalBridge
 
 logger = logging.getLogger("mechplateau")
 
@@ -180,6 +183,22 @@ class Run:
             device: where to put it.
         """
         return model_from_checkpoint(self.checkpoint_path(which), device=device, expected=self.config)
+
+    def bridge(self, which: int | Phase = "after", *, device: str = "cpu") -> CausalBridge:
+        """The checkpoint as TransformerLens's TransformerBridge, raw weights, in eval mode.
+
+        Works with TransformerLens 3.9 and 4, which has no HookedTransformer; see `mechplateau.models.bridge`.
+
+        Args:
+            which: a kept step, or "before", "during", "after".
+            device: where to put it.
+        """
+        check_transformer_lens()
+        from mechplateau.models.bridge import bridge_of
+
+        place = device_named(device)
+        weights = {name: tensor.to(place) for name, tensor in self.weights(which).items()}
+        return bridge_of(self.config.model, weights)
 
     def weights(self, which: int | Phase = "after") -> dict[str, Tensor]:
         """The tensors of a checkpoint by TransformerLens's names, on the CPU."""

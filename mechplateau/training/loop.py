@@ -21,6 +21,7 @@ from mechplateau.devices import TRAINABLE, device_named
 from mechplateau.errors import UserError
 from mechplateau.metrics.accuracy import SOLVED
 from mechplateau.models.interventions import Handle, Intervention
+from mechplateau.models.versions import check_hooked_transformer
 from mechplateau.paths import local_path
 from mechplateau.runs import Run, RunWriter, load_run
 from mechplateau.runs.cadence import checkpoint_steps, is_last, is_measured
@@ -95,6 +96,7 @@ def check_request(
     config: RunConfig, device: str, threads: int | None = None, cuda_graph: bool = False
 ) -> torch.device:
     """The device, once everything asked of `train` is known to be possible here; else a UserError."""
+    check_hooked_transformer("training")
     place = device_named(device, TRAINABLE)
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise UserError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")

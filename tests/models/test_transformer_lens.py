@@ -8,9 +8,6 @@ import pytest
 import torch
 from transformer_lens import HookedTransformer, HookedTransformerConfig
 
-from mechplateau.errors import UserError
-from mechplateau.models import lens
-
 from .conftest import plain_twin
 
 
@@ -73,18 +70,3 @@ def test_the_softmax_model_loads_a_plain_ones_state_dict_strictly(softmax_model,
     assert torch.equal(softmax_model(tokens), before)
     softmax_model.load_and_process_state_dict(state, False, False, False, False)
     assert torch.equal(softmax_model(tokens), before)
-
-
-@pytest.mark.parametrize("version", ["4.0.0", "4.1.0rc1", "2.16.1", "3.8.2"])
-def test_another_transformer_lens_is_one_clear_message(monkeypatch, version):
-    monkeypatch.setattr(lens.metadata, "version", lambda name: version)
-    with pytest.raises(
-        UserError, match=rf"needs transformer-lens>=3\.9,<4 .*{version} is installed; run: pip install"
-    ):
-        lens.check_transformer_lens()
-
-
-@pytest.mark.parametrize("version", ["3.9.0", "3.10.2"])
-def test_the_supported_line_passes(monkeypatch, version):
-    monkeypatch.setattr(lens.metadata, "version", lambda name: version)
-    lens.check_transformer_lens()

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from mechplateau.experiments.results import KEY, found_in, on_record
+from mechplateau.studies.results import KEY, found_in, on_record
 
 NUMBERS = (
     "onset", "drop", "solved_at", "partial_at", "plateau_level", "cos_peak", "cos_peak_at", "repetition_peak",
     "entropy_low", "alpha_peak", "apm_start", "apm_half", "apm_end", "loss_end", "accuracy_end",
 )  # fmt: skip
-"""Of `mechplateau.experiments.summary`, whose docstring defines them."""
+"""Of `mechplateau.studies.plateau.summary`, whose docstring defines them."""
 
 
 def side_by_side(record: pd.DataFrame, found: pd.DataFrame) -> list[str]:

@@ -1,7 +1,7 @@
 """Put the finished runs of a folder on record: `python benchmarks/record_results.py --runs-dir runs`.
 
-Adds a line for each recipe and seed to `mechplateau/experiments/results/runs.csv`, which `mechplateau claims` reads; a
-run that is on record already is replaced by the one found. The README's table of claims is renewed from it.
+Adds a line for each recipe and seed to `mechplateau/studies/plateau/results/runs.csv`, which `mechplateau claims`
+reads; a run that is on record already is replaced by the one found. The README's table of claims is renewed from it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 import pandas as pd
 
 from mechplateau.cli_experiments import markdown_table
-from mechplateau.experiments.claims import check_all
-from mechplateau.experiments.results import KEY, found_in, merged, summaries_of, write_results
+from mechplateau.studies.plateau.claims import check_all
+from mechplateau.studies.results import KEY, found_in, merged, summaries_of, write_results
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- claims -->\n", "<!-- /claims -->"
-TABLE = Path(__file__).parents[1] / "mechplateau" / "experiments" / "results" / "runs.csv"
+TABLE = Path(__file__).parents[1] / "mechplateau" / "studies" / "plateau" / "results" / "runs.csv"
 
 
 def main() -> None:

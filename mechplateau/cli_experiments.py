@@ -16,8 +16,8 @@ from mechplateau.paths import PATH_OPTION
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from mechplateau.experiments.claims import Outcome
-    from mechplateau.experiments.recipes import Scale
+    from mechplateau.studies.plateau.claims import Outcome
+    from mechplateau.studies.plateau.recipes import Scale
     from mechplateau.training.sweep import SweepResult
 
 ScaleOption = Annotated[
@@ -46,7 +46,7 @@ def figure(
     device: Device = "cpu",
 ) -> None:
     """Train what a figure of the paper needs, draw it, and say which of its claims hold."""
-    from mechplateau.experiments.figures import figure_spec
+    from mechplateau.studies.plateau.figures import figure_spec
 
     chosen = _scale(scale)
     spec = figure_spec(number)
@@ -62,8 +62,8 @@ def figures(
     from rich.console import Console
     from rich.table import Table
 
-    from mechplateau.experiments.figures import FIGURES, LANGUAGE_MODELS
-    from mechplateau.experiments.making import state
+    from mechplateau.studies.making import state
+    from mechplateau.studies.plateau.figures import FIGURES, LANGUAGE_MODELS
 
     chosen, several = _scale(scale), _seeds(seeds)
     if runs_dir.exists():
@@ -90,7 +90,7 @@ def reproduce(
     device: Device = "cpu",
 ) -> None:
     """Make every figure of the paper; an interrupted call goes on where it stopped."""
-    from mechplateau.experiments.figures import FIGURES
+    from mechplateau.studies.plateau.figures import FIGURES
 
     _make(list(FIGURES), _scale(scale), seeds, runs_dir, out, jobs, threads, device)
 
@@ -106,9 +106,9 @@ def claims(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
     """Check every claim of the paper on the results that are on record, or on your own runs."""
-    from mechplateau.experiments.claims import check_all
-    from mechplateau.experiments.results import found_in, on_record, summaries_of
     from mechplateau.runs import unreadable_runs
+    from mechplateau.studies.plateau.claims import check_all
+    from mechplateau.studies.results import found_in, on_record, summaries_of
 
     chosen = _scale(scale)
     if runs_dir is not None:
@@ -132,9 +132,9 @@ def _make(
     threads: int | None,
     device: str,
 ) -> None:
-    from mechplateau.experiments.figures import FIGURES
-    from mechplateau.experiments.making import all_recipes, make_figure
-    from mechplateau.experiments.training import ensure
+    from mechplateau.studies.making import all_recipes, make_figure
+    from mechplateau.studies.plateau.figures import FIGURES
+    from mechplateau.studies.training import ensure
     from mechplateau.training.loop import MOST_THREADS
     from mechplateau.training.sweep import cores
 
@@ -185,8 +185,8 @@ def _print_reduced(numbers: Sequence[int]) -> None:
     """What the small scale changed in these figures' runs: a line a setting, most frequent values first."""
     from collections import Counter, defaultdict
 
-    from mechplateau.experiments.figures import FIGURES
-    from mechplateau.experiments.making import reduced
+    from mechplateau.studies.making import reduced
+    from mechplateau.studies.plateau.figures import FIGURES
 
     changes: dict[str, Counter[str]] = defaultdict(Counter)
     for settings in reduced(FIGURES[number] for number in numbers).values():
@@ -298,7 +298,7 @@ def _number(value: float, bounds: Sequence[float | None] = ()) -> str:
 
 
 def _scale(name: str) -> Scale:
-    from mechplateau.experiments.recipes import checked_scale
+    from mechplateau.studies.plateau.recipes import checked_scale
 
     try:
         return checked_scale(name)

@@ -14,8 +14,8 @@ from pydantic import SerializeAsAny
 import mechplateau.llm.config
 import mechplateau.llm.demo  # noqa: F401 (its configuration class is looked at)
 from mechplateau import RunConfig, load_run, train
-from mechplateau.experiments.results import on_record
 from mechplateau.schema import Config
+from mechplateau.studies.results import on_record
 
 DATA = Path(__file__).parent / "data"
 PINNED = json.loads((DATA / "names.json").read_text(encoding="utf-8"))

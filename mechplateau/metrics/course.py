@@ -1,6 +1,6 @@
 """A run's course: when it had learned, the rows on the way there, and the columns and peaks that stand for it.
 
-The report, its claims, `mechplateau show` and the experiments' numbers all ask here, so that no two of them give two
+The report, its claims, `mechplateau show` and the studies' numbers all ask here, so that no two of them give two
 numbers for one thing.
 """
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mechplateau.cli_experiments import markdown_table
-from mechplateau.experiments.claims import Claim, check
+from mechplateau.studies.plateau.claims import Claim, check
 
 
 def run(*arguments, cwd=None):
@@ -71,7 +71,7 @@ def test_a_run_that_failed_says_why_at_once(capsys):
 
 def test_ctrl_c_is_one_line(monkeypatch, capsys):
     from mechplateau import cli
-    from mechplateau.experiments import making
+    from mechplateau.studies import making
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
@@ -101,8 +101,8 @@ def test_a_long_or_hostile_value_is_cut_and_shown_literally(monkeypatch, capsys)
 
 def test_a_run_that_cannot_be_read_is_named(tmp_path, capsys):
     from mechplateau.cli_experiments import claims
-    from mechplateau.experiments.recipes import RECIPES
     from mechplateau.runs import RunWriter
+    from mechplateau.studies.plateau.recipes import RECIPES
 
     names = []
     for recipe in ("copy", "reverse"):

@@ -17,11 +17,11 @@ from typing import IO, Any
 import pandas as pd
 
 from mechplateau.errors import UserError
-from mechplateau.experiments.recipes import RECIPES, Scale
-from mechplateau.experiments.summary import Numbers, rounded, summarize
-from mechplateau.experiments.training import finished_runs
 from mechplateau.runs import Run, list_runs, unreadable_runs
 from mechplateau.runs.files import write_text
+from mechplateau.studies.plateau.recipes import RECIPES, Scale
+from mechplateau.studies.plateau.summary import Numbers, rounded, summarize
+from mechplateau.studies.training import finished_runs
 
 KEY = ("recipe", "seed", "scale")
 _FROM = (*KEY, "config_hash", "mechplateau", "torch", "transformer-lens", "processor", "threads", "finished")
@@ -30,7 +30,7 @@ _TEXT = tuple(name for name in _FROM if name not in ("seed", "threads"))
 
 def on_record() -> pd.DataFrame:
     """The results that come with the package."""
-    text = resources.files("mechplateau.experiments").joinpath("results", "runs.csv")
+    text = resources.files("mechplateau.studies.plateau").joinpath("results", "runs.csv")
     with text.open("r", encoding="utf-8") as file:
         return read_results(file)
 
@@ -61,7 +61,7 @@ def line_of(recipe: str, seed: int, scale: Scale, run: Run, probed: Numbers | No
 def found_in(runs_dir: Path, scale: Scale, seeds: Sequence[int] | None = None) -> pd.DataFrame:
     """The same table, of all finished runs of recipes in a folder, or of those with some seeds; without those that
     cannot be opened (`runs.unreadable_runs`)."""
-    from mechplateau.experiments.probes import probe_numbers
+    from mechplateau.studies.plateau.probes import probe_numbers
 
     unreadable = unreadable_runs(runs_dir)
     if seeds is None:

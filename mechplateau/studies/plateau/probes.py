@@ -22,12 +22,12 @@ import pandas as pd
 
 from mechplateau.circuits import probe
 from mechplateau.errors import UserError
-from mechplateau.experiments.recipes import Scale, checked_scale
-from mechplateau.experiments.summary import Numbers
 from mechplateau.metrics.plateau import find_plateau
 from mechplateau.runs import Run, load_run
 from mechplateau.runs.files import write_text
 from mechplateau.runs.record import read_json
+from mechplateau.studies.plateau.recipes import Scale, checked_scale
+from mechplateau.studies.plateau.summary import Numbers
 from mechplateau.training.interrupt import terminable
 from mechplateau.training.loop import torch_threads
 from mechplateau.training.sweep import stop_with_parent

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
-from mechplateau.experiments.figures import waves
-from mechplateau.experiments.recipes import RECIPES, NotReady, Scale, is_finished
 from mechplateau.runs import Run, load_run
+from mechplateau.studies.plateau.figures import waves
+from mechplateau.studies.plateau.recipes import RECIPES, NotReady, Scale, is_finished
 from mechplateau.training.sweep import SweepResult, sweep
 
 Announce = Callable[[int], Callable[[SweepResult], None]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mechplateau.cli_experiments import markdown_table
-from mechplateau.experiments.claims import CLAIMS, Claim, check, check_all
-from mechplateau.experiments.figures import FIGURES
-from mechplateau.experiments.making import claim_data
-from mechplateau.experiments.recipes import RECIPES, SCALES
-from mechplateau.experiments.summary import summarize
+from mechplateau.studies.making import claim_data
+from mechplateau.studies.plateau.claims import CLAIMS, Claim, check, check_all
+from mechplateau.studies.plateau.figures import FIGURES
+from mechplateau.studies.plateau.recipes import RECIPES, SCALES
+from mechplateau.studies.plateau.summary import summarize
 from mechplateau.training import train
 
 from .conftest import shrunk

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mechplateau.errors import UserError
-from mechplateau.experiments.recipes import RECIPES, Scale
+from mechplateau.studies.plateau.recipes import RECIPES, Scale
 
 SIGNS = ("loss", "accuracy", "repetition", "apm", "cos")
 TOKENS = ("loss", "accuracy", "repetition", "entropy", "apm", "cos")

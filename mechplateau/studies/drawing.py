@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from mechplateau.experiments.figures import FigureSpec
-from mechplateau.experiments.recipes import RECIPES, Scale
-from mechplateau.experiments.summary import collapse_column
 from mechplateau.metrics.course import progress_column, progress_columns
+from mechplateau.studies.plateau.figures import FigureSpec
+from mechplateau.studies.plateau.recipes import RECIPES, Scale
+from mechplateau.studies.plateau.summary import collapse_column
 from mechplateau.views.curves import draw_line
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ import pytest
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
-from mechplateau.experiments import training
-from mechplateau.experiments.figures import FIGURES, LANGUAGE_MODELS, figure_spec, needed, waves
-from mechplateau.experiments.making import all_recipes
-from mechplateau.experiments.recipes import RECIPES, SCALES, NotReady
-from mechplateau.experiments.training import ensure, finished_runs
+from mechplateau.studies import training
+from mechplateau.studies.making import all_recipes
+from mechplateau.studies.plateau.figures import FIGURES, LANGUAGE_MODELS, figure_spec, needed, waves
+from mechplateau.studies.plateau.recipes import RECIPES, SCALES, NotReady
+from mechplateau.studies.training import ensure, finished_runs
 from mechplateau.training.sweep import SweepResult
 
 

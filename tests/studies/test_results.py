@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from mechplateau.errors import UserError
-from mechplateau.experiments.claims import check_all
-from mechplateau.experiments.recipes import RECIPES
-from mechplateau.experiments.results import (
+from mechplateau.studies.plateau.claims import check_all
+from mechplateau.studies.plateau.recipes import RECIPES
+from mechplateau.studies.results import (
     found_in,
     merged,
     on_record,
@@ -16,7 +16,7 @@ from mechplateau.experiments.results import (
     summaries_of,
     write_results,
 )
-from mechplateau.experiments.training import ensure
+from mechplateau.studies.training import ensure
 
 
 def test_runs_become_lines(toy, tmp_path):

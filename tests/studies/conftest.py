@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mechplateau.experiments import recipes, training
+from mechplateau.studies import training
+from mechplateau.studies.plateau import recipes
 from mechplateau.training import train
 from mechplateau.training.sweep import SweepResult
 

@@ -13,16 +13,16 @@ import yaml
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
-from mechplateau.experiments.claims import Outcome, check_all
-from mechplateau.experiments.drawing import draw
-from mechplateau.experiments.figures import FIGURES, FigureSpec, needed, waves
-from mechplateau.experiments.probes import ACCURACIES, SPLITS, probe_curve, probe_numbers
-from mechplateau.experiments.recipes import RECIPES, SCALES, Scale, checked_scale
-from mechplateau.experiments.summary import Numbers, summarize
-from mechplateau.experiments.training import Announce, ensure, finished_runs
 from mechplateau.paths import local_path
 from mechplateau.runs import Run
 from mechplateau.runs.files import explained, write_atomic, write_text
+from mechplateau.studies.drawing import draw
+from mechplateau.studies.plateau.claims import Outcome, check_all
+from mechplateau.studies.plateau.figures import FIGURES, FigureSpec, needed, waves
+from mechplateau.studies.plateau.probes import ACCURACIES, SPLITS, probe_curve, probe_numbers
+from mechplateau.studies.plateau.recipes import RECIPES, SCALES, Scale, checked_scale
+from mechplateau.studies.plateau.summary import Numbers, summarize
+from mechplateau.studies.training import Announce, ensure, finished_runs
 from mechplateau.views.configs import differing_settings
 
 
@@ -90,7 +90,7 @@ def make_figure(
 
 def compared_to(spec: FigureSpec) -> tuple[str, ...]:
     """The recipes that the figure's claims look at, besides its own."""
-    from mechplateau.experiments.claims import CLAIMS
+    from mechplateau.studies.plateau.claims import CLAIMS
 
     own = [claim for claim in CLAIMS if claim.figure == spec.number]
     names = [name for claim in own for name in (claim.recipe, claim.over) if name is not None]

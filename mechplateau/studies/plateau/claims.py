@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mechplateau.experiments.recipes import RECIPES, Scale
-from mechplateau.experiments.summary import Numbers
+from mechplateau.studies.plateau.recipes import RECIPES, Scale
+from mechplateau.studies.plateau.summary import Numbers
 
 Verdict = Literal["holds", "fails", "undefined", "not yet run"]
 Summaries = Mapping[str, Sequence[Numbers]]

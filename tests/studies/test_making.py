@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 
 from mechplateau.errors import UserError
-from mechplateau.experiments import making, probes
-from mechplateau.experiments.claims import CLAIMS
-from mechplateau.experiments.drawing import draw, over_seeds
-from mechplateau.experiments.figures import FIGURES
-from mechplateau.experiments.making import all_recipes, compared_to, make_figure, reduced, state
-from mechplateau.experiments.training import finished_runs
 from mechplateau.runs import load_run
+from mechplateau.studies import making
+from mechplateau.studies.drawing import draw, over_seeds
+from mechplateau.studies.making import all_recipes, compared_to, make_figure, reduced, state
+from mechplateau.studies.plateau import probes
+from mechplateau.studies.plateau.claims import CLAIMS
+from mechplateau.studies.plateau.figures import FIGURES
+from mechplateau.studies.training import finished_runs
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mechplateau.experiments.summary import collapse_column, rounded, summarize
 from mechplateau.metrics.course import progress_column
+from mechplateau.studies.plateau.summary import collapse_column, rounded, summarize
 from mechplateau.tasks import ConcatenatedWindows, MovingWindowSum
 
 TASK = MovingWindowSum(n=3, k=2, p=7, max_num=6)

@@ -7,7 +7,7 @@ in from the task's own defaults, then from the defaults here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
@@ -54,6 +54,8 @@ def _validated(cls: type[Config], value: Mapping[str, Any]) -> Config:
 class TrainingConfig(Config):
     """How the model is trained: fresh data at every step, next-token cross-entropy over the whole sequence."""
 
+    later: ClassVar[frozenset[str]] = frozenset({"pct_start", "div_factor", "final_div_factor"})
+
     steps: int = Field(400, ge=1, le=10**9)
     """Number of updates."""
     stop_past_solved: float | None = Field(None, ge=0, le=1000)
@@ -77,10 +79,17 @@ class TrainingConfig(Config):
     """muon only."""
     muon_ln_final: bool = True
     """muon only: train the final LayerNorm; false: keep it at its initial value, as the authors' groups do."""
-    schedule: Literal["constant", "warmup", "warmup_cosine"] = "constant"
-    """warmup: linear from 0 over warmup_steps, then constant; warmup_cosine: then a cosine to 0."""
+    schedule: Literal["constant", "warmup", "warmup_cosine", "one_cycle"] = "constant"
+    """warmup: linear from 0 over warmup_steps, then constant; warmup_cosine: then a cosine to 0; one_cycle: linear up
+    to `lr` and linear down again, as torch's OneCycleLR (anneal linear, no cycling of the momentum)."""
     warmup_steps: int = Field(200, ge=1)
     """Used by the schedules with a warm-up, whose first update has learning rate 0."""
+    pct_start: float = Field(0.3, ge=0, le=1)
+    """one_cycle: the share of the steps on which the rate rises."""
+    div_factor: float = Field(25.0, gt=0)
+    """one_cycle: the first rate is lr / div_factor."""
+    final_div_factor: float = Field(1e4, gt=0)
+    """one_cycle: the last rate is lr / (div_factor · final_div_factor)."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast of the forward pass, weights stay float32; refused where it would only be slower."""
     clip_norm: float | None = Field(None, gt=0)
@@ -100,35 +109,54 @@ class TrainingConfig(Config):
 
 
 class CheckpointConfig(Config):
-    """When the weights are kept. Step 0 and the last step always are."""
+    """When the weights are kept: at the union of what is given here. Step 0 and the last step always are."""
+
+    later: ClassVar[frozenset[str]] = frozenset({"linear_spaced", "rounding"})
 
     every: int | None = Field(None, ge=1)
-    """Keep every so many steps; null: a twentieth of the run."""
+    """Keep every so many steps; null: a twentieth of the run, or none where steps are spaced otherwise."""
     log_spaced: int | None = Field(None, ge=2, le=10_000)
-    """Keep this many steps, spaced evenly in the logarithm, instead."""
+    """Keep this many steps from 1 to the last, spaced evenly in the logarithm."""
+    linear_spaced: int | None = Field(None, ge=2, le=10_000)
+    """Keep this many steps from 0 to the last, spaced evenly; 2: the two ends only."""
+    rounding: Literal["nearest", "down"] = "nearest"
+    """How log_spaced and linear_spaced become whole steps."""
     at: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """Further steps to keep."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.every is not None and self.log_spaced is not None:
-            raise ValueError("log_spaced: give either every or log_spaced, not both")
-        return self
 
 
 class EvaluationConfig(Config):
     """What is measured, on which sequences, how often. Measuring never changes training."""
 
-    every: int = Field(1, ge=1)
-    """Measure every so many steps; step 0 and the last step always are."""
+    later: ClassVar[frozenset[str]] = frozenset({"log_spaced", "at"})
+
+    every: int | None = Field(1, ge=1)
+    """Measure every so many steps; step 0 and the last step always are. Where it is left out and log_spaced or at
+    is given, it is null: none."""
+    log_spaced: int | None = Field(None, ge=2, le=10_000)
+    """Measure this many steps from 1 to the last, spaced evenly in the logarithm, too."""
+    at: Literal["checkpoints"] | None = None
+    """checkpoints: measure where checkpoints are kept, too; without every and log_spaced, there only."""
     samples: int | Literal["paper"] = 64
     """How many fresh sequences are measured; paper: as the authors do (loss, accuracy of each output, APM,
     COS and α₁ on the training batch; repetition, entropy and accuracy on 64 fresh sequences)."""
     locations: Literal["final", "all"] = "final"
     """Where hidden states are compared: after the final LayerNorm, or at every place of every layer too."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _every_left_out(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and "every" not in data and (data.get("log_spaced") or data.get("at")):
+            return {**data, "every": None}
+        return data
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.every == 1 and (self.log_spaced is not None or self.at is not None):
+            other = "log_spaced" if self.log_spaced is not None else "at"
+            raise ValueError(
+                f"every: expected null or more than 1 beside {other}, got 1, which measures every step already"
+            )
         if isinstance(self.samples, int) and not 1 <= self.samples <= 2**20:
             raise ValueError(
                 f"samples: expected at least 1 sequence (at most 2^20), or paper, got {self.samples}"

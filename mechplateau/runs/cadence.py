@@ -1,41 +1,93 @@
-"""Which steps are measured, which are kept, and which is the last."""
+"""Which steps of a run are measured, which are kept, and which is the last."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Literal
 
-from mechplateau.config import CheckpointConfig, TrainingConfig
+from mechplateau.config import CheckpointConfig, EvaluationConfig, RunConfig
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A set of steps: the multiples of some numbers, and some chosen ones."""
+
+    multiples: tuple[int, ...]
+    chosen: frozenset[int]
+
+    def __contains__(self, step: int) -> bool:
+        return step in self.chosen or any(step % every == 0 for every in self.multiples)
+
+    def __or__(self, other: Steps) -> Steps:
+        return Steps(self.multiples + other.multiples, self.chosen | other.chosen)
+
+    def until(self, last: int) -> list[int]:
+        """Those up to `last`, in order."""
+        found = {step for step in self.chosen if step <= last}
+        return sorted(found.union(*(range(0, last + 1, every) for every in self.multiples)))
+
+
+class Cadence:
+    """When a run measures, when it keeps its weights, and where it ends.
+
+    Attributes:
+        rows: steps that are measured.
+        kept: steps whose weights are kept.
+    """
+
+    def __init__(self, config: RunConfig):
+        self._training = config.training
+        self.kept = _kept(config.checkpoints, config.training.steps)
+        self.rows = _measured(config.evaluation, config.training.steps)
+        if config.evaluation.at == "checkpoints":
+            self.rows |= self.kept
+
+    def ends(self, step: int, solved: int | None) -> bool:
+        """Whether a run ends at `step`: its last one, or a measured one far enough past the step that solved it."""
+        share = self._training.stop_past_solved
+        enough = (
+            share is not None and solved is not None and step in self.rows and step >= (1 + share) * solved
+        )
+        return enough or step >= self._training.steps
 
 
 def checkpoint_steps(config: CheckpointConfig, steps: int) -> frozenset[int]:
-    """Steps whose weights are kept: the cadence, the extra ones, and always 0 and the last.
+    """Steps whose weights are kept: the union of what the configuration gives, and always 0 and the last.
 
-    Linear: every `every` steps (default: a twentieth of the run, rounded up). Logarithmic: `log_spaced` steps
-    from 1 to the last, evenly spaced in the logarithm and rounded; where rounding makes some coincide, there
-    are fewer.
+    Linear: every `every` steps (default: a twentieth of the run, rounded up, where no steps are spaced otherwise).
+    Logarithmic: `log_spaced` steps from 1 to the last, steps^(i / (n − 1)). Evenly: `linear_spaced` steps from 0 to the
+    last, steps · i / (n − 1). Both are rounded as the configuration says; where rounding makes some coincide, there are
+    fewer.
     """
+    return frozenset(_kept(config, steps).until(steps))
+
+
+def _kept(config: CheckpointConfig, steps: int) -> Steps:
+    chosen = {0, steps, *(step for step in config.at if step <= steps)}
     if config.log_spaced is not None:
-        count = config.log_spaced
-        chosen = {round(math.exp(math.log(steps) * i / (count - 1))) for i in range(count)}
-    else:
-        every = config.every if config.every is not None else math.ceil(steps / 20)
-        chosen = set(range(0, steps + 1, every))
-    return frozenset({0, steps, *chosen, *(step for step in config.at if step <= steps)})
+        chosen |= _log_spaced(config.log_spaced, steps, config.rounding)
+    if config.linear_spaced is not None:
+        chosen |= _linear_spaced(config.linear_spaced, steps, config.rounding)
+    every = config.every
+    if every is None and config.log_spaced is None and config.linear_spaced is None:
+        every = math.ceil(steps / 20)
+    return Steps(() if every is None else (every,), frozenset(chosen))
 
 
-def is_measured(step: int, every: int, steps: int) -> bool:
-    """Whether metrics are taken after `step` updates."""
-    return step % every == 0 or step == steps
+def _measured(config: EvaluationConfig, steps: int) -> Steps:
+    spaced = frozenset() if config.log_spaced is None else _log_spaced(config.log_spaced, steps, "nearest")
+    return Steps(() if config.every is None else (config.every,), spaced | {0, steps})
 
 
-def measured_steps(every: int, steps: int, until: int) -> list[int]:
-    """The steps up to `until` after which metrics are taken, in order."""
-    measured = list(range(0, until + 1, every))
-    return [*measured, steps] if until == steps and steps % every else measured
+def _log_spaced(count: int, steps: int, rounding: Literal["nearest", "down"]) -> frozenset[int]:
+    spaced = (math.exp(math.log(steps) * i / (count - 1)) for i in range(count))
+    if rounding == "nearest":
+        return frozenset(round(step) for step in spaced)
+    # A whole number must stay itself, though its power may come out a hair below.
+    return frozenset(math.floor(step * (1 + 1e-12)) for step in spaced)
 
 
-def is_last(training: TrainingConfig, measured: bool, step: int, solved: int | None) -> bool:
-    """Whether a run ends at `step`: its last one, or a measured one far enough past the step that solved it."""
-    share = training.stop_past_solved
-    enough = share is not None and solved is not None and measured and step >= (1 + share) * solved
-    return enough or step >= training.steps
+def _linear_spaced(count: int, steps: int, rounding: Literal["nearest", "down"]) -> frozenset[int]:
+    half = (count - 1) // 2 if rounding == "nearest" else 0
+    return frozenset((steps * i + half) // (count - 1) for i in range(count))

@@ -19,7 +19,7 @@ from torch import Tensor
 from mechplateau.config import RunConfig
 from mechplateau.errors import CheckpointError, ConfigError, RunError
 from mechplateau.runs import table
-from mechplateau.runs.cadence import is_last, measured_steps
+from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import read_description, read_tensors
 from mechplateau.runs.files import REMEDY
 from mechplateau.runs.layout import Layout
@@ -146,7 +146,7 @@ def _check_rows(
     layout: Layout, config: RunConfig, rows: Sequence[dict[str, Any]], step: int, rows_hash: str | None
 ) -> None:
     """Raise CheckpointError where these are not the rows that were there when `step` was saved."""
-    measured = measured_steps(config.evaluation.every, config.training.steps, step)
+    measured = Cadence(config).rows.until(step)
     if [row["step"] for row in rows] != measured:
         raise CheckpointError(f"{layout.metrics_part}: rows up to step {step} are missing")
     # Files of earlier versions lack it.
@@ -184,8 +184,9 @@ def _short(error: Exception, layout: Layout) -> str:
 
 def _whole(metrics: pd.DataFrame, config: RunConfig, last: int) -> bool:
     """Whether the table has all rows up to its last step, and ends where the run does."""
-    measured = measured_steps(config.evaluation.every, config.training.steps, last)
-    return metrics["step"].tolist() == measured and is_last(config.training, True, last, solved_in(metrics))
+    cadence = Cadence(config)
+    measured = cadence.rows.until(last)
+    return metrics["step"].tolist() == measured and cadence.ends(last, solved_in(metrics))
 
 
 def status_of(layout: Layout, config: RunConfig) -> Status | None:

@@ -16,7 +16,7 @@ from mechplateau.errors import CheckpointError, RunError, UserError
 from mechplateau.models.versions import check_transformer_lens
 from mechplateau.paths import local_path
 from mechplateau.runs import table
-from mechplateau.runs.cadence import checkpoint_steps, is_last
+from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import read_description, read_tensors
 from mechplateau.runs.files import REMEDY
 from mechplateau.runs.layout import Layout
@@ -114,10 +114,10 @@ class Run:
         """Steps that were kept so far, as the configuration and the table tell."""
         reached = self.reached
         # A table that was read while the run went on does not reach its end, though the run may have by now.
-        finished = self.status == "finished" and is_last(self.config.training, True, reached, self.solved_at)
-        kept = checkpoint_steps(self.config.checkpoints, self.config.training.steps)
+        cadence = Cadence(self.config)
+        finished = self.status == "finished" and cadence.ends(reached, self.solved_at)
         # While a run goes on, the checkpoint of the last row may not be written yet.
-        before = {step for step in kept if step < reached}
+        before = set(cadence.kept.until(reached - 1))
         return before | {reached} if finished else before
 
     @property

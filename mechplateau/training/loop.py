@@ -24,7 +24,7 @@ from mechplateau.models.interventions import Handle, Intervention
 from mechplateau.models.versions import check_hooked_transformer
 from mechplateau.paths import local_path
 from mechplateau.runs import Run, RunWriter, load_run
-from mechplateau.runs.cadence import checkpoint_steps, is_last, is_measured
+from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
 from mechplateau.runs.environment import describe_environment
 from mechplateau.training.graphed import GraphedMeasurement, GraphedUpdate, check_graph
@@ -149,7 +149,7 @@ class _Trainer:
             self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.measurer = Measurer(self.task, config.model.n_layers, config.evaluation.locations, device)
         self.graphed_measurement = GraphedMeasurement(self.model, self.measurer) if cuda_graph else None
-        self.kept = checkpoint_steps(config.checkpoints, config.training.steps)
+        self.cadence = Cadence(config)
         self.progress = AttentionTargets(self.task, config.model.n_layers, device)
         self.attached: dict[Intervention, Handle] = {}
         self.saved_at = time.monotonic()
@@ -197,7 +197,7 @@ class _Trainer:
 
     def _ended(self) -> bool:
         """Whether the last step is done, or the step at which a solved run may end."""
-        return is_last(self.config.training, self._measured(), self.step, self.solved)
+        return self.cadence.ends(self.step, self.solved)
 
     def _note_solved(self, row: Mapping[str, Any]) -> None:
         accuracy = row.get("accuracy")
@@ -213,20 +213,17 @@ class _Trainer:
                 self.step,
             )
 
-    def _measured(self) -> bool:
-        return is_measured(self.step, self.config.evaluation.every, self.config.training.steps)
-
     def _environment(self) -> dict[str, object]:
         return {**describe_environment(self.device), "cuda_graph": self.graph is not None}
 
     def _after_step(self, listeners: Sequence[Listener]) -> None:
         row = None
-        if self._measured():
+        if self.step in self.cadence.rows:
             row = self._measure()
             self.writer.append(row)
             self._note_solved(row)
             self._note_divergence(row)
-        if self.step in self.kept or self._ended():
+        if self.step in self.cadence.kept or self._ended():
             self._save(keep=True)
         elif time.monotonic() - self.saved_at >= SAVED_EVERY:
             self._save(keep=False)

@@ -66,13 +66,30 @@ def learning_rate(config: TrainingConfig, step: int) -> float:
     """Learning rate of the update from `step` to `step + 1`.
 
     Warm-up is linear, lr · step / warmup_steps, so that the first update has rate 0; the cosine then goes from
-    lr at warmup_steps to 0 at the last step: lr · (1 + cos(π · (step − w) / (steps − w))) / 2.
+    lr at warmup_steps to 0 at the last step: lr · (1 + cos(π · (step − w) / (steps − w))) / 2. For one_cycle see
+    `_one_cycle`.
     """
     if config.schedule == "constant":
         return config.lr
+    if config.schedule == "one_cycle":
+        return _one_cycle(config, step)
     if step < config.warmup_steps:
         return config.lr * step / config.warmup_steps
     if config.schedule == "warmup":
         return config.lr
     progress = (step - config.warmup_steps) / (config.steps - config.warmup_steps)
     return config.lr * (1 + math.cos(math.pi * progress)) / 2
+
+
+def _one_cycle(config: TrainingConfig, step: int) -> float:
+    """Linear from lr / div_factor to lr, which is reached at pct_start · steps − 1; then linear down to
+    lr / (div_factor · final_div_factor) at the last update, steps − 1.
+
+    Equal to torch's OneCycleLR with `anneal_strategy="linear"`. A rise of no length is at its end at once.
+    """
+    first = config.lr / config.div_factor
+    top, last = config.pct_start * config.steps - 1, config.steps - 1
+    if step <= top:
+        return first + (config.lr - first) * (step / top if top > 0 else 1.0)
+    fall = (step - top) / (last - top) if last > top else 1.0
+    return config.lr + (first / config.final_div_factor - config.lr) * fall

@@ -348,3 +348,24 @@ def test_bfloat16_is_offered_only_where_it_gains(tmp_path, monkeypatch):
     assert not same_weights(run, full)
     difference = (run.metrics["loss"] - full.metrics["loss"]).abs().max()
     assert difference < 0.05
+
+
+def test_measuring_where_checkpoints_are_kept_changes_nothing_else(tmp_path):
+    config = tiny(evaluation={"at": "checkpoints"}, checkpoints={"every": 5, "log_spaced": 3})
+
+    class Stop(Exception):
+        pass
+
+    class Stopper:
+        def on_step(self, step, row):
+            if step == 6:
+                raise Stop
+
+    with pytest.raises(Stop):
+        train(config, runs_dir=tmp_path, listeners=[Stopper()])
+    run = train(config, runs_dir=tmp_path)
+    whole = train(tiny(checkpoints={"every": 5, "log_spaced": 3}), runs_dir=tmp_path)
+    assert run.metrics["step"].tolist() == list(run.steps) == [0, 1, 3, 5, 10, 12]
+    there = whole.metrics[whole.metrics["step"].isin(run.steps)].reset_index(drop=True)
+    pd.testing.assert_frame_equal(run.metrics, there, check_exact=True)
+    assert same_weights(run, whole)

@@ -1,0 +1,319 @@
+"""A BERT encoder with a scalar read-out, with TransformerLens's parameter and hook names.
+
+    x = LN(E[token] + P[position]);  per layer  x' = LN₁(x + Attn(x)),  x ← LN₂(x' + MLP(x'));  ŷ = w · x + b
+
+Softmax attention in both directions, exact GELU, no token types, no pooler, no dropout. `HookedTransformer` cannot
+express this, and `HookedEncoder` brings token types, pooler and language-model heads. As in `HookedEncoder`, with
+`norm = "post"` the hooks `hook_resid_mid` and `hook_resid_post` see the sums before LN₁ and LN₂, and what a layer hands
+on is `hook_normalized_resid_post`. With `norm = "pre"` the norms come before attention and MLP, and a final one before
+the read-out; there is none after the embedding.
+
+*Fused unless observed*: with a hook on `hook_attn_scores` or `hook_pattern` the attention map is built and an edit of
+it takes effect; otherwise attention runs fused. Both agree to 1e-6. The same holds for the hooks inside a norm.
+
+Source: arXiv 2410.22244, section 2 and appendix A; Devlin et al. 2018.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens import ActivationCache, HookedRootModule, HookedTransformerConfig
+from transformer_lens.hook_points import HookPoint
+
+import mechplateau.models.lens  # noqa: F401 (before TransformerLens: says what to install)
+from mechplateau.errors import UserError
+from mechplateau.models.encoder_config import EncoderConfig
+from mechplateau.models.hooks import WatchedPoint
+from mechplateau.models.watching import Watch, honors_hooks, observed
+
+EPS = 1e-12
+MASK = 0
+"""The token of a masked cell, BERT's padding token."""
+
+
+class Norm(nn.Module):
+    """LayerNorm in one call; explicit where `hook_scale` or `hook_normalized` is hooked."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.hook_scale, self.hook_normalized = HookPoint(), HookPoint()
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        if not observed(self.hook_scale, self.hook_normalized):
+            return F.layer_norm(x, self.w.shape, self.w, self.b, EPS)
+        x = x - x.mean(-1, keepdim=True)
+        x = x / self.hook_scale((x.square().mean(-1, keepdim=True) + EPS).sqrt())
+        return self.hook_normalized(x) * self.w + self.b
+
+
+class _Weight(nn.Module):
+    """A table under the name that TransformerLens gives it (`embed.W_E`, `pos_embed.W_pos`)."""
+
+    def __init__(self, name: str, *shape: int):
+        super().__init__()
+        self.register_parameter(name, nn.Parameter(torch.zeros(shape)))
+
+
+class _ValueEmbed(nn.Module):
+    """Continuous inputs: a value's direction and offset, and the vector of a masked cell."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.W_value, self.b_value, self.W_mask = (nn.Parameter(torch.zeros(width)) for _ in range(3))
+
+
+class Embedding(nn.Module):
+    """Token (or value) plus position, and with `norm = "post"` a norm of the sum."""
+
+    values: Tensor
+
+    def __init__(self, config: EncoderConfig, values: Float[Tensor, " vocab"], n_ctx: int):
+        super().__init__()
+        self.config = config
+        width = config.d_model
+        if config.inputs == "tokens":
+            self.embed: nn.Module = _Weight("W_E", len(values), width)
+        else:
+            self.embed = _ValueEmbed(width)
+        self.pos_embed = _Weight("W_pos", n_ctx, width)
+        self.hook_embed, self.hook_pos_embed = HookPoint(), HookPoint()
+        if config.norm == "post":
+            self.ln = Norm(width)
+        self.register_buffer("values", values, persistent=False)
+
+    def forward(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos d_model"]:
+        if self.config.inputs == "tokens":
+            # The padding row gets no gradient, so that it stays what it is at the start: exactly zero.
+            padding = MASK if self.config.mask_embedding == "frozen_zero" else None
+            embedded = F.embedding(tokens, self.embed.W_E, padding_idx=padding)
+        else:
+            embed = self.embed
+            value = self.values[tokens][..., None] * embed.W_value + embed.b_value
+            embedded = torch.where((tokens == MASK)[..., None], embed.W_mask, value)
+        positions = self.pos_embed.W_pos[: tokens.shape[1]].expand(len(tokens), -1, -1)
+        x = self.hook_embed(embedded) + self.hook_pos_embed(positions)
+        return self.ln(x) if self.config.norm == "post" else x
+
+
+class BidirectionalAttention(nn.Module):
+    """Softmax attention of every cell to every cell, MASK included.
+
+    Attributes:
+        factors: multiplies the pattern after the softmax, `[batch, 1, query, key]`; None: left alone. Set by
+            `Encoder.forward` where an intervention is on.
+        kept: the last forward's pattern, where `keep` is on.
+    """
+
+    def __init__(self, config: EncoderConfig):
+        super().__init__()
+        heads, width, d_head = config.n_heads, config.d_model, config.head_width
+        for letter in "QKV":
+            self.register_parameter(f"W_{letter}", nn.Parameter(torch.zeros(heads, width, d_head)))
+            self.register_parameter(f"b_{letter}", nn.Parameter(torch.zeros(heads, d_head)))
+            setattr(self, f"hook_{letter.lower()}", HookPoint())
+        self.W_O, self.b_O = nn.Parameter(torch.zeros(heads, d_head, width)), nn.Parameter(torch.zeros(width))
+        self.hook_attn_scores, self.hook_pattern, self.hook_z = HookPoint(), HookPoint(), HookPoint()
+        self.attn_scale = d_head**0.5
+        self.keep = False
+        self.kept: Tensor | None = None
+        self.factors: Tensor | None = None
+
+    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        # One product for the three; the weights keep TransformerLens's shapes.
+        weight = torch.cat([self.W_Q, self.W_K, self.W_V]).transpose(1, 2).flatten(0, 1)
+        bias = torch.cat([self.b_Q, self.b_K, self.b_V]).flatten()
+        projected = F.linear(x, weight, bias).view(*x.shape[:2], 3, *self.b_Q.shape)
+        q, k, v = (
+            hook(part)
+            for hook, part in zip(
+                (self.hook_q, self.hook_k, self.hook_v), projected.unbind(dim=2), strict=True
+            )
+        )
+        z = self.hook_z(self._attend(*(part.transpose(1, 2) for part in (q, k, v))).transpose(1, 2))
+        return F.linear(z.flatten(2), self.W_O.flatten(0, 1).T, self.b_O)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "batch head query d_head"]:
+        if not self.keep and self.factors is None and not observed(self.hook_attn_scores, self.hook_pattern):
+            return F.scaled_dot_product_attention(q, k, v)
+        pattern = self.hook_attn_scores(q @ k.mT / self.attn_scale).softmax(dim=-1)
+        if self.factors is not None:
+            pattern = pattern * self.factors
+        pattern = self.hook_pattern(pattern)
+        if self.keep:
+            self.kept = pattern
+        return pattern @ v
+
+
+class GeluMLP(nn.Module):
+    """W_out · gelu(W_in · x + b_in) + b_out, the exact GELU (erf)."""
+
+    def __init__(self, config: EncoderConfig):
+        super().__init__()
+        width, hidden = config.d_model, config.mlp_width
+        self.W_in, self.b_in = nn.Parameter(torch.zeros(width, hidden)), nn.Parameter(torch.zeros(hidden))
+        self.W_out, self.b_out = nn.Parameter(torch.zeros(hidden, width)), nn.Parameter(torch.zeros(width))
+        self.hook_pre, self.hook_post = HookPoint(), HookPoint()
+
+    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        hidden = self.hook_post(F.gelu(self.hook_pre(F.linear(x, self.W_in.T, self.b_in))))
+        return F.linear(hidden, self.W_out.T, self.b_out)
+
+
+class EncoderBlock(nn.Module):
+    """One layer, norms after (`post`) or before (`pre`) attention and MLP."""
+
+    def __init__(self, config: EncoderConfig):
+        super().__init__()
+        self.post = config.norm == "post"
+        self.attn, self.mlp = BidirectionalAttention(config), GeluMLP(config)
+        self.ln1, self.ln2 = Norm(config.d_model), Norm(config.d_model)
+        for name in ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"):
+            setattr(self, f"hook_{name}", HookPoint())
+        if self.post:
+            self.hook_normalized_resid_post = HookPoint()
+
+    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        x = self.hook_resid_pre(x)
+        attn_out = self.hook_attn_out(self.attn(x if self.post else self.ln1(x)))
+        middle = self.hook_resid_mid(x + attn_out)
+        if self.post:
+            middle = self.ln1(middle)
+        mlp_out = self.hook_mlp_out(self.mlp(middle if self.post else self.ln2(middle)))
+        x = self.hook_resid_post(middle + mlp_out)
+        return self.hook_normalized_resid_post(self.ln2(x)) if self.post else x
+
+
+class Readout(nn.Module):
+    """ŷ = w · x + b, one number a cell."""
+
+    def __init__(self, config: EncoderConfig):
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.zeros(config.d_model)), nn.Parameter(torch.zeros(()))
+        if config.norm == "pre":
+            self.ln = Norm(config.d_model)
+        self.hook_in = HookPoint()
+
+    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos"]:
+        return self.hook_in(self.ln(x) if hasattr(self, "ln") else x) @ self.w + self.b
+
+
+class Encoder(HookedRootModule):
+    """The encoder, built by `build_encoder`. Called with tokens `[batch, cell]`, it gives a number a cell.
+
+    Attributes:
+        model_config: sizes and kind.
+        cfg: the same as TransformerLens says it, for its caches and tools.
+    """
+
+    def __init__(self, config: EncoderConfig, values: Float[Tensor, " vocab"], n_ctx: int):
+        super().__init__()
+        self.model_config = config
+        self.cfg = HookedTransformerConfig(
+            n_layers=config.n_layers,
+            n_heads=config.n_heads,
+            d_model=config.d_model,
+            d_head=config.head_width,
+            d_mlp=config.mlp_width,
+            n_ctx=n_ctx,
+            d_vocab=len(values),
+            d_vocab_out=1,
+            act_fn="gelu",
+            eps=EPS,
+            attention_dir="bidirectional",
+            normalization_type="LN",
+            init_weights=False,
+            device="cpu",
+        )
+        self.embed = Embedding(config, values, n_ctx)
+        self.hook_full_embed = HookPoint()
+        self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(config.n_layers))
+        self.readout = Readout(config)
+        self.setup()
+        self.watch = Watch()
+        for name in list(self.hook_dict):
+            parent, _, leaf = name.rpartition(".")
+            point = WatchedPoint(None, self.cfg, self.watch)
+            point.name = name
+            setattr(self.get_submodule(parent), leaf, point)
+            self.hook_dict[name] = self.mod_dict[name] = point
+        self.watch.points = list(self.hook_dict.values())
+
+    @honors_hooks
+    def forward(self, tokens: Int[Tensor, "batch cell"]) -> Float[Tensor, "batch cell"]:
+        """Predictions, a number a cell.
+
+        Raises:
+            UserError: tokens that are no integers `[batch, cell]`, or more cells than the model has positions.
+        """
+        self.watch.look()
+        self._require(tokens)
+        x = self.hook_full_embed(self.embed(tokens))
+        for block in self.blocks:
+            x = block(x)
+        return self.readout(x)
+
+    def _require(self, tokens: Tensor) -> None:
+        if tokens.dim() != 2 or tokens.is_floating_point() or tokens.shape[1] > self.cfg.n_ctx:
+            raise UserError(
+                f"tokens: expected integers [batch, cell] with at most {self.cfg.n_ctx} cells, got {tokens.dtype} "
+                f"{list(tokens.shape)}"
+            )
+
+    def run_with_cache(self, *args: Any, return_cache_object: bool = True, **kwargs: Any) -> Any:
+        """As TransformerLens's: predictions, and the cache of activations."""
+        out, cache = super().run_with_cache(*args, **kwargs)
+        return out, ActivationCache(cache, self, has_batch_dim=True) if return_cache_object else cache
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Encoder:
+        """Whatever moves or casts the weights goes through here: `cfg` says where and what they are."""
+        super()._apply(*args, **kwargs)
+        self.cfg.device, self.cfg.dtype = str(self.readout.w.device), self.readout.w.dtype
+        return self
+
+
+def layer_output(config: EncoderConfig, layer: int) -> str:
+    """The hook on what a layer hands on."""
+    return f"blocks.{layer}.hook_{'normalized_' if config.norm == 'post' else ''}resid_post"
+
+
+def build_encoder(
+    config: EncoderConfig,
+    *,
+    values: Float[Tensor, " vocab"],
+    n_ctx: int,
+    generator: torch.Generator | None = None,
+    device: str | torch.device = "cpu",
+) -> Encoder:
+    """A freshly initialized encoder.
+
+    Every matrix and embedding is N(0, init_std²), biases 0, norms 1 and 0; a frozen MASK row is 0. The read-out is
+    uniform on ±1/√d_model, its bias too, as torch's Linear is.
+
+    Args:
+        config: sizes and kind.
+        values: what each token stands for; MASK's, token 0, is not used.
+        n_ctx: most cells of a matrix.
+        generator: a CPU generator, so that a seed gives the same weights on every device; None: seed 0.
+        device: where the model is put.
+    """
+    model = Encoder(config, values, n_ctx)
+    generator = generator if generator is not None else torch.Generator().manual_seed(0)
+    bound = config.d_model**-0.5
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            if name in ("readout.w", "readout.b"):
+                parameter.uniform_(-bound, bound, generator=generator)
+            elif name.rpartition(".")[2].startswith("W_"):
+                parameter.normal_(0.0, config.init_std, generator=generator)
+        if config.inputs == "tokens" and config.mask_embedding == "frozen_zero":
+            model.embed.embed.W_E[MASK] = 0.0
+    return model.to(device)
+
+
+__all__ = ["Encoder", "build_encoder", "layer_output"]

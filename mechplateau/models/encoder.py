@@ -63,6 +63,10 @@ class _Weight(nn.Module):
 class _ValueEmbed(nn.Module):
     """Continuous inputs: a value's direction and offset, and the vector of a masked cell."""
 
+    W_value: Tensor
+    b_value: Tensor
+    W_mask: Tensor
+
     def __init__(self, width: int):
         super().__init__()
         self.W_value, self.b_value, self.W_mask = (nn.Parameter(torch.zeros(width)) for _ in range(3))
@@ -72,15 +76,15 @@ class Embedding(nn.Module):
     """Token (or value) plus position, and with `norm = "post"` a norm of the sum."""
 
     values: Tensor
+    embed: Any
+    pos_embed: Any
 
     def __init__(self, config: EncoderConfig, values: Float[Tensor, " vocab"], n_ctx: int):
         super().__init__()
         self.config = config
         width = config.d_model
-        if config.inputs == "tokens":
-            self.embed: nn.Module = _Weight("W_E", len(values), width)
-        else:
-            self.embed = _ValueEmbed(width)
+        tokens = config.inputs == "tokens"
+        self.embed = _Weight("W_E", len(values), width) if tokens else _ValueEmbed(width)
         self.pos_embed = _Weight("W_pos", n_ctx, width)
         self.hook_embed, self.hook_pos_embed = HookPoint(), HookPoint()
         if config.norm == "post":
@@ -93,9 +97,8 @@ class Embedding(nn.Module):
             padding = MASK if self.config.mask_embedding == "frozen_zero" else None
             embedded = F.embedding(tokens, self.embed.W_E, padding_idx=padding)
         else:
-            embed = self.embed
-            value = self.values[tokens][..., None] * embed.W_value + embed.b_value
-            embedded = torch.where((tokens == MASK)[..., None], embed.W_mask, value)
+            value = self.values[tokens][..., None] * self.embed.W_value + self.embed.b_value
+            embedded = torch.where((tokens == MASK)[..., None], self.embed.W_mask, value)
         positions = self.pos_embed.W_pos[: tokens.shape[1]].expand(len(tokens), -1, -1)
         x = self.hook_embed(embedded) + self.hook_pos_embed(positions)
         return self.ln(x) if self.config.norm == "post" else x
@@ -113,11 +116,10 @@ class BidirectionalAttention(nn.Module):
     def __init__(self, config: EncoderConfig):
         super().__init__()
         heads, width, d_head = config.n_heads, config.d_model, config.head_width
-        for letter in "QKV":
-            self.register_parameter(f"W_{letter}", nn.Parameter(torch.zeros(heads, width, d_head)))
-            self.register_parameter(f"b_{letter}", nn.Parameter(torch.zeros(heads, d_head)))
-            setattr(self, f"hook_{letter.lower()}", HookPoint())
+        self.W_Q, self.W_K, self.W_V = (nn.Parameter(torch.zeros(heads, width, d_head)) for _ in range(3))
+        self.b_Q, self.b_K, self.b_V = (nn.Parameter(torch.zeros(heads, d_head)) for _ in range(3))
         self.W_O, self.b_O = nn.Parameter(torch.zeros(heads, d_head, width)), nn.Parameter(torch.zeros(width))
+        self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         self.hook_attn_scores, self.hook_pattern, self.hook_z = HookPoint(), HookPoint(), HookPoint()
         self.attn_scale = d_head**0.5
         self.keep = False
@@ -129,13 +131,9 @@ class BidirectionalAttention(nn.Module):
         weight = torch.cat([self.W_Q, self.W_K, self.W_V]).transpose(1, 2).flatten(0, 1)
         bias = torch.cat([self.b_Q, self.b_K, self.b_V]).flatten()
         projected = F.linear(x, weight, bias).view(*x.shape[:2], 3, *self.b_Q.shape)
-        q, k, v = (
-            hook(part)
-            for hook, part in zip(
-                (self.hook_q, self.hook_k, self.hook_v), projected.unbind(dim=2), strict=True
-            )
-        )
-        z = self.hook_z(self._attend(*(part.transpose(1, 2) for part in (q, k, v))).transpose(1, 2))
+        q, k, v = projected.unbind(dim=2)
+        q, k, v = self.hook_q(q), self.hook_k(k), self.hook_v(v)
+        z = self.hook_z(self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2))
         return F.linear(z.flatten(2), self.W_O.flatten(0, 1).T, self.b_O)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Float[Tensor, "batch head query d_head"]:
@@ -173,8 +171,8 @@ class EncoderBlock(nn.Module):
         self.post = config.norm == "post"
         self.attn, self.mlp = BidirectionalAttention(config), GeluMLP(config)
         self.ln1, self.ln2 = Norm(config.d_model), Norm(config.d_model)
-        for name in ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post"):
-            setattr(self, f"hook_{name}", HookPoint())
+        self.hook_resid_pre, self.hook_attn_out, self.hook_resid_mid = HookPoint(), HookPoint(), HookPoint()
+        self.hook_mlp_out, self.hook_resid_post = HookPoint(), HookPoint()
         if self.post:
             self.hook_normalized_resid_post = HookPoint()
 
@@ -256,7 +254,8 @@ class Encoder(HookedRootModule):
         x = self.hook_full_embed(self.embed(tokens))
         for block in self.blocks:
             x = block(x)
-        return self.readout(x)
+        out: Tensor = self.readout(x)
+        return out
 
     def _require(self, tokens: Tensor) -> None:
         if tokens.dim() != 2 or tokens.is_floating_point() or tokens.shape[1] > self.cfg.n_ctx:

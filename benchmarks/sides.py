@@ -135,16 +135,19 @@ def our_works(name: str) -> Works:
     measurer = Measurer(task, config.model.n_layers, "final", torch.device("cpu"))
     generator = torch.Generator().manual_seed(0)
     left, right = torch.randn(2, PRODUCT, PRODUCT)
+    # An earlier checkout's tasks have neither batches nor objectives.
+    draw = getattr(task, "batch", task.sample)
+    minimized = [task.objective] if hasattr(task, "objective") else []
 
     def bare(*measured_on: Any) -> None:
-        batch = task.sample(config.training.batch_size, generator)
-        update(model, optimizer, batch, config.training.clip_norm)
+        batch = draw(config.training.batch_size, generator)
+        update(model, optimizer, batch, *minimized, config.training.clip_norm)
         if measured_on:
             model.eval()
             measurer.row(
                 model,
                 1,
-                *(batch if number is None else task.sample(number, generator) for number in measured_on),
+                *(batch if number is None else draw(number, generator) for number in measured_on),
             )
             model.train()
 

@@ -33,13 +33,13 @@ def test_measuring_at_every_step(benchmark, name):
     generator = torch.Generator().manual_seed(0)
 
     def train():
-        tokens = task.sample(config.training.batch_size, generator)
-        update(model, optimizer, tokens, config.training.clip_norm)
+        batch = task.batch(config.training.batch_size, generator)
+        update(model, optimizer, batch, task.objective, config.training.clip_norm)
 
     def measured():
         train()
         model.eval()
-        measurer.row(model, 1, task.sample(64, generator))
+        measurer.row(model, 1, task.batch(64, generator))
         model.train()
 
     with freed_memory_kept():

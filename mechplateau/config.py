@@ -17,7 +17,7 @@ from mechplateau.models import progress_reward as progress_reward  # registers i
 from mechplateau.models.config import ModelConfig
 from mechplateau.models.interventions import Intervention, intervention_class
 from mechplateau.schema import Config, laid_over, unknown_field
-from mechplateau.tasks import Task, task_class
+from mechplateau.tasks import Task, TaskBase, task_class
 
 SEEDS = 2**31
 """Seeds are below this."""
@@ -216,7 +216,7 @@ class RunConfig(Config):
         return filled
 
     @classmethod
-    def _name_sections(cls, data: Mapping[str, Any], task: type[Task]) -> None:
+    def _name_sections(cls, data: Mapping[str, Any], task: type[TaskBase]) -> None:
         """Raise ValueError for a field that stands beside the sections and belongs into one of them."""
         sections: dict[str, type[Config]] = {
             "task": task,

@@ -28,6 +28,7 @@ from torch import Tensor
 from mechplateau.circuits.patching import activations
 from mechplateau.circuits.scoring import checked_rows, inputs_of
 from mechplateau.errors import UserError
+from mechplateau.objectives import TokenBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,7 +103,7 @@ def attribute_logits(
     inputs = inputs_of(model, tokens)
     chosen = checked_rows(rows, inputs.shape[1])
     index = torch.tensor(chosen, device=inputs.device)
-    right = tokens.to(inputs.device)[:, index + 1].long()
+    right = TokenBatch(tokens.to(inputs.device)).targets[:, index].long()
     stream, logits = _components(model, inputs, index)
     scale = _scale(model, torch.stack(list(stream.values())).sum(0))
     directions = _directions(model, right, of)

@@ -26,6 +26,7 @@ from mechplateau.circuits.patching import activations
 from mechplateau.circuits.scoring import checked_rows, inputs_of, require_task_of
 from mechplateau.errors import UserError
 from mechplateau.metrics.probe import fit_probe
+from mechplateau.objectives import TokenBatch
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -113,7 +114,7 @@ def _labels(label: Label, tokens: Tensor, rows: Sequence[int], task: Task | None
     elif label == "input":
         name, values = label, tokens[:, index]
     elif label == "output":
-        name, values = label, tokens[:, index + 1]
+        name, values = label, TokenBatch(tokens).targets[:, index]
     elif label == "position":
         name, values = label, index.expand(len(tokens), -1)
     elif label == "window_sum":

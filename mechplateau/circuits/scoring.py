@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mechplateau.errors import UserError
 from mechplateau.models.tokens import require_tokens
+from mechplateau.objectives import Batch, NextToken, TokenBatch
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -75,7 +76,8 @@ def score(
     require_tokens(tokens, vocab_size=logits.shape[2], shortest=2)
     chosen = checked_rows(rows, logits.shape[1])
     index = torch.tensor(chosen, device=logits.device)
-    per_sequence = measures_of(logits[:, index], tokens.to(logits.device)[:, index + 1])
+    right = TokenBatch(tokens.to(logits.device)).targets
+    per_sequence = measures_of(logits[:, index], right[:, index])
     means = per_sequence.mean(dim=1).cpu().numpy()
     return Scores(chosen, *means)
 
@@ -88,7 +90,7 @@ def measures_of(
     right = right.long()
     of_right = logits.gather(-1, right[..., None])[..., 0]
     others = (logits.sum(-1) - of_right) / max(logits.shape[-1] - 1, 1)
-    loss = logits.logsumexp(-1) - of_right
+    loss = NextToken().losses(logits, Batch(right, right))
     # The largest of logits that are not numbers is no answer, right or wrong.
     hits = (logits.argmax(-1) == right).double().masked_fill(loss.isnan(), torch.nan)
     return torch.stack([loss, hits, of_right - others])
@@ -121,7 +123,7 @@ def inputs_of(model: HookedTransformer, tokens: Int[Tensor, "batch seq"]) -> Int
     """
     cfg = model.cfg
     require_tokens(tokens, n_ctx=cfg.n_ctx, vocab_size=cfg.d_vocab, shortest=2, unseen=1)
-    return tokens[:, :-1].to(model.W_E.device, torch.int64).contiguous()
+    return TokenBatch(tokens).inputs.to(model.W_E.device, torch.int64).contiguous()
 
 
 def seen_by(model: HookedTransformer, inputs: Int[Tensor, "batch pos"]) -> Int[Tensor, "batch pos"]:

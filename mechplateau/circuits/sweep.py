@@ -36,6 +36,7 @@ from mechplateau.circuits.patching import Patch, activations
 from mechplateau.circuits.progress import Clock, Listener, listener_for
 from mechplateau.circuits.scoring import MEASURES, checked_rows, inputs_of, measures_of
 from mechplateau.errors import UserError
+from mechplateau.objectives import TokenBatch
 from mechplateau.schema import whole_number
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def patch_sweep(
     base, best = np.zeros(3), np.zeros(3)
     for first in range(0, len(inputs), batch_size):
         part = slice(first, first + batch_size)
-        right = tokens[part].to(inputs.device)[:, torch.tensor(scored, device=inputs.device) + 1]
+        right = TokenBatch(tokens[part].to(inputs.device)).targets[:, list(scored)]
         batch = _Batch(Resumer(recipient, inputs[part], scored, memory_limit), right)
         given = activations(donor, donor_inputs[part], names)
         own = measures_of(donor(donor_inputs[part])[:, list(scored)], right)

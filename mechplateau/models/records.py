@@ -67,14 +67,19 @@ class Observation:
     """One teacher-forced forward.
 
     Attributes:
-        logits: `[batch, pos, vocab]`.
+        outputs: what the model returned: logits `[batch, pos, vocab]`, or numbers `[batch, entry]`.
         hidden: location → hidden states `[batch, pos, d_model]`.
         records: one a layer: attention masses, keys and values, and the map if it was wanted.
     """
 
-    logits: Float[Tensor, "batch pos vocab"]
+    outputs: Float[Tensor, "batch ..."]
     hidden: Mapping[str, Float[Tensor, "batch pos d_model"]]
     records: Sequence[AttentionRecord]
+
+    @property
+    def logits(self) -> Float[Tensor, "batch pos vocab"]:
+        """The outputs of a model of tokens."""
+        return self.outputs
 
 
 @runtime_checkable

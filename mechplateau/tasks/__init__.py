@@ -1,18 +1,7 @@
 """Tasks: what a model learns. One file a family; each registers itself by name."""
 
 from mechplateau.tasks.addition import Addition
-from mechplateau.tasks.base import (
-    OneOutputPerInput,
-    Target,
-    Task,
-    mask_of,
-    pairs_among,
-    register_task,
-    sample_numbers,
-    sequences,
-    task_class,
-    task_names,
-)
+from mechplateau.tasks.base import TaskBase, register_task, task_class, task_names
 from mechplateau.tasks.concat import ConcatenatedWindows
 from mechplateau.tasks.copying import Copy, Reverse
 from mechplateau.tasks.histogram import Histogram
@@ -20,6 +9,16 @@ from mechplateau.tasks.mws import MovingWindowSum
 from mechplateau.tasks.permutation import Permutation
 from mechplateau.tasks.prefix import PrefixSum
 from mechplateau.tasks.repeat import Repeat
+from mechplateau.tasks.sequence import (
+    OneOutputPerInput,
+    SequenceTask,
+    Target,
+    Task,
+    mask_of,
+    pairs_among,
+    sample_numbers,
+    sequences,
+)
 
 __all__ = [
     "Addition",
@@ -32,8 +31,10 @@ __all__ = [
     "PrefixSum",
     "Repeat",
     "Reverse",
+    "SequenceTask",
     "Target",
     "Task",
+    "TaskBase",
     "mask_of",
     "pairs_among",
     "register_task",

@@ -10,14 +10,15 @@ from jaxtyping import Bool, Int
 from pydantic import Field
 from torch import Tensor
 
-from mechplateau.tasks.base import Target, Task, mask_of, pairs_among, register_task, sequences
+from mechplateau.tasks.base import register_task
 from mechplateau.tasks.presets import small
+from mechplateau.tasks.sequence import SequenceTask, Target, mask_of, pairs_among, sequences
 
 PLUS, EQUALS = 10, 11
 
 
 @register_task
-class Addition(Task):
+class Addition(SequenceTask):
     """a (d digits, zero filled), "+", b (d digits), "=", a + b (d + 1 digits), with a, b uniform on 1 … 10^d − 1.
 
     Reversed, the sum begins with its least significant digit. Ω of output row r (reversed; else row d − r):

@@ -1,60 +1,38 @@
 """What a task is: everything that differs between the things a model can learn.
 
-A task makes the data, knows where an optimal model attends (Ω), which outputs are learnt early (the partial
-solution), which pairs of outputs the collapse measure compares, and what set-up the paper trains it with.
-Nothing about a task is written anywhere else.
+A task makes the data, names what is minimized on it, and says which kinds of model can learn it and what set-up they
+are trained with. Nothing about a task is written anywhere else. Tasks of tokens that have a prompt and outputs:
+`mechplateau.tasks.sequence`.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from jaxtyping import Bool, Int
-from pydantic import Field
-from torch import Tensor
 
 from mechplateau.devices import device_named
-from mechplateau.errors import ConfigError, UserError
+from mechplateau.errors import ConfigError
+from mechplateau.objectives import Batch, Objective
 from mechplateau.schema import Config, whole_number
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where an optimal attention looks (Ω) at some rows of some layer.
-
-    Attributes:
-        name: names the column of the metrics table, `apm_{name}`.
-        layer: 0-based layer, or None where the task has one Ω whatever the depth: measured at every layer.
-        rows: query positions, in the order of the mask's rows.
-        mask: bool `[batch or 1, len(rows), n_input]`; True where attention belongs. A leading 1 says that it
-            is the same for every sequence.
-    """
-
-    name: str
-    layer: int | None
-    rows: tuple[int, ...]
-    mask: Bool[Tensor, "batch rows n_input"]
-
-
-class Task(Config):
-    """Base of all tasks: a frozen configuration that makes data and knows its own structure.
-
-    Sequences are prompt, then outputs; the model sees all but the last token. Output row r (r = 0 …
-    n_outputs − 1) is the input position that predicts output r: `prompt_length − 1 + r`.
-    """
+class TaskBase(Config):
+    """Base of all tasks: a frozen configuration that makes batches of data and names its objective."""
 
     name: str
     """The registered name."""
 
     default_model: ClassVar[Mapping[str, Any]] = {}
-    """Model settings of the paper for this task, where they differ from the defaults of ModelConfig."""
+    """Model settings of this task, where they differ from the defaults of the model's kind."""
 
     default_training: ClassVar[Mapping[str, Any]] = {}
-    """Training settings of the paper for this task, where they differ from the defaults of TrainingConfig."""
+    """Training settings of this task, where they differ from the defaults of TrainingConfig."""
+
+    default_evaluation: ClassVar[Mapping[str, Any]] = {}
+    """Evaluation settings of this task, where they differ from the defaults of EvaluationConfig."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {}
     """Named settings, another size say: name → section of the configuration (task, model, training, …) → settings.
@@ -62,190 +40,88 @@ class Task(Config):
 
     @property
     @abstractmethod
-    def vocab_size(self) -> int:
-        """Number of tokens."""
+    def objective(self) -> Objective:
+        """What is minimized."""
 
     @property
-    @abstractmethod
-    def prompt_length(self) -> int:
-        """Number of tokens before the first output, the separator included."""
+    def trivial_loss(self) -> float | None:
+        """The loss of the best answer that ignores the input, in the objective's unit; None where it is not known."""
+        return None
 
-    @property
-    @abstractmethod
-    def n_outputs(self) -> int:
-        """Number of tokens the model must produce."""
-
-    @property
-    def n_ctx(self) -> int:
-        """Length of a whole sequence, prompt and outputs."""
-        return self.prompt_length + self.n_outputs
-
-    @property
-    def n_input(self) -> int:
-        """Length of what the model sees: a sequence without its last token."""
-        return self.n_ctx - 1
-
-    @property
-    def output_rows(self) -> tuple[int, ...]:
-        """The input positions that predict outputs 0 … n_outputs − 1."""
-        return tuple(range(self.prompt_length - 1, self.n_input))
-
-    @property
-    def token_labels(self) -> tuple[str, ...]:
-        """What to show for each token of the vocabulary."""
-        return tuple(str(token) for token in range(self.vocab_size))
-
-    def labels_of(self, tokens: Iterable[int]) -> tuple[str | None, ...]:
-        """What to show for each of these tokens; None for −1, an output that is undefined.
-
-        Raises:
-            UserError: a token outside the vocabulary, or `token_labels` are not one a token.
-        """
-        labels = self.token_labels
-        if len(labels) != self.vocab_size:
-            raise UserError(
-                f"{self.name}.token_labels: expected {self.vocab_size}, one a token, got {len(labels)}"
-            )
-        shown = [int(token) for token in tokens]
-        if unknown := [token for token in shown if not -1 <= token < self.vocab_size]:
-            raise UserError(
-                f"{self.name}: expected tokens from 0 to {self.vocab_size - 1}, or -1 for undefined; got {unknown[0]}"
-            )
-        return tuple(None if token < 0 else str(labels[token]) for token in shown)
-
-    def sample(
+    def batch(
         self,
-        batch: int,
+        n: int,
         generator: torch.Generator | None = None,
         device: str | torch.device = "cpu",
         *,
         seed: int | None = None,
-    ) -> Int[Tensor, "batch seq"]:
-        """Make `batch` sequences, int64 `[batch, n_ctx]`, on `device`.
+    ) -> Batch:
+        """Make `n` examples on `device`.
 
         With neither a generator nor a seed, each call gives new data, as `torch.randn` does, and
         `torch.manual_seed` makes it repeat (one number is drawn from torch's CPU generator, whatever the device).
         The same seed gives the same data on a kind of device: two different batches need two seeds.
 
         Args:
-            batch: how many, at least 1.
+            n: how many, at least 1.
             generator: a generator on that device, which goes on from call to call.
             device: where to make them.
             seed: that of a generator for this call alone.
 
         Raises:
-            ConfigError: both a generator and a seed, one of another kind or device, fewer than 1 sequence, or a
-                `_sample` that makes something else.
+            ConfigError: both a generator and a seed, one of another kind or device, fewer than 1, or a `_batch` that
+                makes something else.
         """
-        batch = whole_number(batch, "batch")
-        if batch < 1:
-            raise ConfigError(f"batch: expected at least 1 sequence, got {batch}")
+        n = whole_number(n, "n")
+        if n < 1:
+            raise ConfigError(f"n: expected at least 1, got {n}")
         place = device if isinstance(device, torch.device) else device_named(device)
-        if generator is None:
-            return self._checked(self._sample(batch, _generator(place, seed), place), batch)
-        if seed is not None:
-            raise ConfigError("seed: expected a generator or a seed, got both; leave one of them out")
-        if not isinstance(generator, torch.Generator):
-            raise ConfigError(
-                f"generator: expected a torch.Generator, got {generator!r}; a seed is given by name, as in seed=0"
-            )
-        if generator.device.type != place.type:
-            raise ConfigError(
-                f"generator: expected one on {place}, where the sequences are made, got one on {generator.device}; "
-                f"make it with torch.Generator({str(place)!r})"
-            )
-        return self._checked(self._sample(batch, generator, place), batch)
-
-    def _checked(self, tokens: Tensor, batch: int) -> Tensor:
-        """What `_sample` made, which in a task of one's own may be something else."""
-        if tokens.shape != (batch, self.n_ctx) or tokens.is_floating_point():
-            raise ConfigError(
-                f"{type(self).__name__}._sample: expected integers [{batch}, {self.n_ctx}] (batch, n_ctx), got "
-                f"{tokens.dtype} {list(tokens.shape)}"
-            )
-        return tokens
+        made = self._batch(n, generator_on(place, generator, seed), place)
+        if not isinstance(made, Batch) or len(made) != n:
+            got = f"one of {len(made)}" if isinstance(made, Batch) else type(made).__name__
+            raise ConfigError(f"{type(self).__name__}._batch: expected a Batch of {n}, got {got}")
+        return made
 
     @abstractmethod
-    def _sample(self, batch: int, generator: torch.Generator, device: torch.device) -> Tensor:
-        """Make the sequences, vectorized on `device`."""
-
-    @abstractmethod
-    def attention_targets(self, tokens: Int[Tensor, "batch seq"]) -> tuple[Target, ...]:
-        """Ω for these sequences, on their device."""
-
-    @property
-    @abstractmethod
-    def collapse_pairs(self) -> Mapping[str, Bool[Tensor, "n_outputs n_outputs"]]:
-        """Pairs of outputs (i > j) whose cosine similarity is averaged; one column of the table a group.
-
-        The group `""` needs no name of its own: its column is plain `cos_{location}`.
-        """
-
-    @property
-    def partial_outputs(self) -> tuple[int, ...] | None:
-        """Outputs that are learnt early, on the plateau; None where none is known."""
-        return None
-
-    @property
-    def output_parts(self) -> Mapping[str, int]:
-        """Ways to cut the outputs into equal parts (name → how many) in each of which repetition is measured too."""
-        return {}
-
-    @property
-    def counts_values(self) -> bool:
-        """Whether it is measured that each value occurs as often as it should, wherever it stands."""
-        return False
-
-    @property
-    def number_tokens(self) -> range:
-        """Tokens that stand for the number they are."""
-        return range(0)
-
-    @property
-    def separator(self) -> int | None:
-        """The token between prompt and outputs, where there is one that says nothing else."""
-        return None
-
-    def token_map(self, source: Task) -> Mapping[int, int] | None:
-        """Which of this task's tokens mean the same as which of another's: own token → token of `source`.
-
-        What a model learned about those tokens can be moved between the two: numbers that both have, and the
-        separators. None: nothing is shared, not even between equal vocabularies.
-        """
-        shared = {token: token for token in self.number_tokens if token in source.number_tokens}
-        if shared and self.separator is not None and source.separator is not None:
-            shared[self.separator] = source.separator
-        return shared or None
+    def _batch(self, n: int, generator: torch.Generator, device: torch.device) -> Batch:
+        """Make the examples, vectorized on `device`."""
 
 
-class OneOutputPerInput(Task):
-    """x₀ … x₍ₙ₋₁₎, a separator, y₀ … y₍ₙ₋₁₎: what the tasks of n inputs and as many outputs share."""
+def generator_on(
+    device: torch.device, generator: torch.Generator | None, seed: int | None
+) -> torch.Generator:
+    """The generator that was given, once it is known to fit; else one for a single call.
 
-    n: int = Field(16, ge=1, le=2**12)
-    """Number of inputs, and of outputs."""
+    Without a seed that one is seeded with the next number of torch's CPU generator.
 
-    @property
-    def prompt_length(self) -> int:
-        return self.n + 1
+    Raises:
+        ConfigError: both a generator and a seed, something else than a generator, one on another device, or a seed
+            of more than 64 bits.
+    """
+    if generator is None:
+        if seed is None:
+            seed = int(torch.randint(2**63 - 1, (), device="cpu"))
+        seed = whole_number(seed, "seed")
+        if not -(2**63) <= seed < 2**63:
+            raise ConfigError(f"seed: expected a number of 64 bits, got {seed}")
+        return torch.Generator(device).manual_seed(seed)
+    if seed is not None:
+        raise ConfigError("seed: expected a generator or a seed, got both; leave one of them out")
+    if not isinstance(generator, torch.Generator):
+        raise ConfigError(
+            f"generator: expected a torch.Generator, got {generator!r}; a seed is given by name, as in seed=0"
+        )
+    if generator.device.type != device.type:
+        raise ConfigError(
+            f"generator: expected one on {device}, where the data are made, got one on {generator.device}; "
+            f"make it with torch.Generator({str(device)!r})"
+        )
+    return generator
 
-    @property
-    def n_outputs(self) -> int:
-        return self.n
 
+_TaskType = TypeVar("_TaskType", bound=TaskBase)
 
-def _generator(device: torch.device, seed: int | None) -> torch.Generator:
-    """One for a single call; without a seed, from the next number of torch's CPU generator."""
-    if seed is None:
-        seed = int(torch.randint(2**63 - 1, (), device="cpu"))
-    seed = whole_number(seed, "seed")
-    if not -(2**63) <= seed < 2**63:
-        raise ConfigError(f"seed: expected a number of 64 bits, got {seed}")
-    return torch.Generator(device).manual_seed(seed)
-
-
-_TaskType = TypeVar("_TaskType", bound=Task)
-
-_REGISTRY: dict[str, type[Task]] = {}
+_REGISTRY: dict[str, type[TaskBase]] = {}
 
 
 def register_task(cls: type[_TaskType]) -> type[_TaskType]:
@@ -268,7 +144,7 @@ def task_names() -> tuple[str, ...]:
     return tuple(sorted(_REGISTRY))
 
 
-def task_class(name: object) -> type[Task]:
+def task_class(name: object) -> type[TaskBase]:
     """The class registered under `name`.
 
     Raises:
@@ -282,44 +158,3 @@ def task_class(name: object) -> type[Task]:
             "a task of your own must be defined with @register_task before its runs are used"
         )
     return _REGISTRY[name]
-
-
-def sample_numbers(
-    batch: int,
-    n: int,
-    largest: int,
-    generator: torch.Generator,
-    device: torch.device,
-    *,
-    repeats: bool = True,
-) -> Int[Tensor, "batch n"]:
-    """Numbers 1 … largest, uniform and independent, or (`repeats=False`) all different within a sequence."""
-    if repeats:
-        return torch.randint(1, largest + 1, (batch, n), generator=generator, device=device)
-    order = torch.rand(batch, largest, generator=generator, device=device).argsort(dim=1)
-    return order[:, :n] + 1
-
-
-def sequences(*parts: Tensor | int) -> Int[Tensor, "batch seq"]:
-    """Join `[batch, …]` parts; an int is one column of that token."""
-    first = next(part for part in parts if isinstance(part, Tensor))
-    return torch.cat(
-        [part if isinstance(part, Tensor) else first.new_full((len(first), 1), part) for part in parts], dim=1
-    )
-
-
-def mask_of(
-    sources: Sequence[Iterable[int]], n_input: int, device: torch.device
-) -> Bool[Tensor, "1 rows n_input"]:
-    """The mask of a target that is the same for every sequence, from each row's source positions."""
-    mask = torch.zeros(1, len(sources), n_input, dtype=torch.bool)
-    for row, positions in enumerate(sources):
-        mask[0, row, list(positions)] = True
-    return mask.to(device)
-
-
-def pairs_among(outputs: Iterable[int], n_outputs: int) -> Bool[Tensor, "n_outputs n_outputs"]:
-    """All pairs i > j among the named outputs, as a mask."""
-    chosen = torch.zeros(n_outputs, dtype=torch.bool)
-    chosen[list(outputs)] = True
-    return torch.tril(chosen[:, None] & chosen[None, :], diagonal=-1)

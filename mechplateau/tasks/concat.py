@@ -10,16 +10,16 @@ from jaxtyping import Bool, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from mechplateau.tasks.base import (
+from mechplateau.tasks.base import register_task
+from mechplateau.tasks.presets import small
+from mechplateau.tasks.sequence import (
+    SequenceTask,
     Target,
-    Task,
     mask_of,
     pairs_among,
-    register_task,
     sample_numbers,
     sequences,
 )
-from mechplateau.tasks.presets import small
 
 MIXES: Mapping[str, Mapping[int, range]] = {
     "123_disjoint_454": {1: range(4), 2: range(4, 9), 3: range(10, 14)},
@@ -33,7 +33,7 @@ N = 16
 
 
 @register_task
-class ConcatenatedWindows(Task):
+class ConcatenatedWindows(SequenceTask):
     """x₀ … x₁₅, SEP, then for each window length of the mix the sums (x_j + … + x_{j+k−1}) mod p of its windows.
 
     Mixes are named windows_kind_sizes of the groups: `123_disjoint_454` has 4 copies (windows of 1), 5 sums of

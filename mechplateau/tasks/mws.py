@@ -10,15 +10,15 @@ from jaxtyping import Bool, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from mechplateau.tasks.base import (
+from mechplateau.tasks.base import register_task
+from mechplateau.tasks.presets import small
+from mechplateau.tasks.sequence import (
     OneOutputPerInput,
     Target,
     pairs_among,
-    register_task,
     sample_numbers,
     sequences,
 )
-from mechplateau.tasks.presets import small
 
 
 @register_task

@@ -10,12 +10,13 @@ from jaxtyping import Bool, Int
 from pydantic import Field
 from torch import Tensor
 
-from mechplateau.tasks.base import Target, Task, mask_of, pairs_among, register_task, sequences
+from mechplateau.tasks.base import register_task
 from mechplateau.tasks.presets import small
+from mechplateau.tasks.sequence import SequenceTask, Target, mask_of, pairs_among, sequences
 
 
 @register_task
-class Permutation(Task):
+class Permutation(SequenceTask):
     """x₀ … x₍ₙ₋₁₎, SEP, π₀ … π₍ₙ₋₁₎, SEP, y₀ … y₍ₙ₋₁₎ with y_i = x[π^c(i)], c = compose.
 
     x is uniform on n + 1 … 2n, π a random permutation written as 1 … n, the separator 0. Two layers can solve

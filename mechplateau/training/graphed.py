@@ -9,10 +9,11 @@ freeze.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 import mechplateau_kernels as mk
@@ -20,6 +21,7 @@ from mechplateau.config import RunConfig, TrainingConfig
 from mechplateau.errors import UserError
 from mechplateau.models.progress_reward import ProgressReward
 from mechplateau.models.records import Trainable
+from mechplateau.objectives import Batch, Objective
 from mechplateau.training.measure import Measurer
 from mechplateau.training.step import update
 
@@ -33,20 +35,29 @@ class GraphedUpdate:
         model: on a CUDA device.
         optimizer: built with `capturable=True`.
         config: clipping and precision.
+        objective: what is minimized.
     """
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: TrainingConfig):
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        config: TrainingConfig,
+        objective: Objective,
+    ):
         self._model = model
         self._optimizer = optimizer
         self._config = config
+        self._objective = objective
         self._noticed = False
         self.forget()
 
     def forget(self) -> None:
         """Capture anew at the next calls: what the model computes has changed."""
-        self._captured: mk.Captured[Tensor] = mk.Captured(self._eager)
+        self._kind: Batch | None = None
+        self._captured: mk.Captured[Tensor] = mk.Captured(self._on_tensors)
 
-    def __call__(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, ""]:
+    def __call__(self, batch: Batch) -> Float[Tensor, ""]:
         """Train on one batch; returns its loss before the update, still on the device."""
         if has_hooks(self._model):
             if not self._noticed:
@@ -55,11 +66,18 @@ class GraphedUpdate:
                 )
                 self._noticed = True
             self.forget()
-            return self._eager(tokens)
-        return self._captured(tokens)
+            return self._eager(batch)
+        self._kind = batch
+        return self._captured(*batch.tensors())
 
-    def _eager(self, tokens: Tensor) -> Tensor:
-        return update(self._model, self._optimizer, tokens, self._config.clip_norm, self._config.precision)
+    def _on_tensors(self, *tensors: Tensor) -> Tensor:
+        return self._eager(_of(self._kind, tensors))
+
+    def _eager(self, batch: Batch) -> Tensor:
+        config = self._config
+        return update(
+            self._model, self._optimizer, batch, self._objective, config.clip_norm, config.precision
+        )
 
 
 class GraphedMeasurement:
@@ -77,17 +95,34 @@ class GraphedMeasurement:
 
     def forget(self) -> None:
         """Capture anew at the next calls: what the model computes has changed."""
-        self._captured: mk.Captured[Tensor] = mk.Captured(self._eager)
+        self._kinds: tuple[Batch, ...] = ()
+        self._captured: mk.Captured[Tensor] = mk.Captured(self._on_tensors)
 
-    def __call__(self, *tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, " numbers"]:
+    def __call__(self, *batches: Batch) -> Float[Tensor, " numbers"]:
         """The numbers, still on the device."""
         if has_hooks(self._model) or not self._measurer.fixed_shapes:
             self.forget()
-            return self._eager(*tokens)
-        return self._captured(*tokens)
+            return self._eager(*batches)
+        self._kinds = batches
+        return self._captured(*(tensor for batch in batches for tensor in batch.tensors()))
 
-    def _eager(self, *tokens: Tensor) -> Tensor:
-        return self._measurer.numbers(cast(Trainable, self._model), *tokens)
+    def _on_tensors(self, *tensors: Tensor) -> Tensor:
+        rest = list(tensors)
+        batches = []
+        for kind in self._kinds:
+            own = len(kind.tensors())
+            batches.append(_of(kind, rest[:own]))
+            rest = rest[own:]
+        return self._eager(*batches)
+
+    def _eager(self, *batches: Batch) -> Tensor:
+        return self._measurer.numbers(cast(Trainable, self._model), *batches)
+
+
+def _of(kind: Batch | None, tensors: Sequence[Tensor]) -> Batch:
+    """A batch like the one last given, made of a graph's own memory."""
+    assert kind is not None
+    return kind.of(tensors)
 
 
 def check_graph(device: torch.device, config: RunConfig) -> None:

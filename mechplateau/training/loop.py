@@ -22,6 +22,7 @@ from mechplateau.errors import UserError
 from mechplateau.metrics.accuracy import SOLVED
 from mechplateau.models.interventions import Handle, Intervention
 from mechplateau.models.versions import check_hooked_transformer
+from mechplateau.objectives import Batch
 from mechplateau.paths import local_path
 from mechplateau.runs import Run, RunWriter, load_run
 from mechplateau.runs.cadence import Cadence
@@ -127,6 +128,7 @@ class _Trainer:
 
         self.config = config
         self.task = config.task
+        self.objective = config.task.objective
         self.writer = writer
         self.device = device
         self.step = 0
@@ -138,7 +140,9 @@ class _Trainer:
             device=device,
         )
         self.optimizer = build_optimizer(self.model, config.training, capturable=cuda_graph)
-        self.graph = GraphedUpdate(self.model, self.optimizer, config.training) if cuda_graph else None
+        self.graph = (
+            GraphedUpdate(self.model, self.optimizer, config.training, self.objective) if cuda_graph else None
+        )
         self.resumed = writer.resume_step is not None
         if self.resumed:
             tensors, description = writer.resume_tensors()
@@ -177,16 +181,22 @@ class _Trainer:
                 self._after_step(listeners)
         self.writer.finish(self.step, self._environment())
 
-    def _update(self, batch: torch.Tensor) -> None:
+    def _update(self, batch: Batch) -> None:
         if self.graph is not None:
             self.graph(batch)
         else:
             training = self.config.training
             update(
-                self.model, self.optimizer, batch, training.clip_norm, training.precision, self._reward(batch)
+                self.model,
+                self.optimizer,
+                batch,
+                self.objective,
+                training.clip_norm,
+                training.precision,
+                self._reward(batch),
             )
 
-    def _reward(self, batch: torch.Tensor) -> Reward | None:
+    def _reward(self, batch: Batch) -> Reward | None:
         """The weight on attention progress of the coming update, if there is any."""
         weights = [
             weight for intervention in self.attached if (weight := intervention.progress_weight(self.step))
@@ -232,12 +242,12 @@ class _Trainer:
 
     def _measure(self) -> Row:
         with _evaluating(self.model):
-            tokens = [self._evaluation_batch()]
+            batches = [self._evaluation_batch()]
             if self.config.evaluation.samples == "paper":
-                tokens.insert(0, self._training_batch(max(self.step, 1)))
+                batches.insert(0, self._training_batch(max(self.step, 1)))
             if self.graphed_measurement is not None:
-                return self.measurer.row_of(self.graphed_measurement(*tokens), self.step)
-            return self.measurer.row(self.model, self.step, *tokens)
+                return self.measurer.row_of(self.graphed_measurement(*batches), self.step)
+            return self.measurer.row(self.model, self.step, *batches)
 
     def _save(self, keep: bool) -> None:
         from mechplateau.models.transformer import parameters_of
@@ -250,14 +260,14 @@ class _Trainer:
         self.writer.save(self.step, parameters_of(self.model), state, maps, keep)
         self.saved_at = time.monotonic()
 
-    def _training_batch(self, step: int) -> torch.Tensor:
+    def _training_batch(self, step: int) -> Batch:
         generator = generator_for(self.config.seed, "train", step, self.device)
-        return self.task.sample(self.config.training.batch_size, generator, self.device)
+        return self.task.batch(self.config.training.batch_size, generator, self.device)
 
-    def _evaluation_batch(self) -> torch.Tensor:
+    def _evaluation_batch(self) -> Batch:
         samples = self.config.evaluation.samples
         generator = generator_for(self.config.seed, "eval", self.step, self.device)
-        return self.task.sample(PAPER_FRESH if samples == "paper" else samples, generator, self.device)
+        return self.task.batch(PAPER_FRESH if samples == "paper" else samples, generator, self.device)
 
     def _intervene(self) -> None:
         """Attach and detach what begins and ends at the present step."""

@@ -36,8 +36,8 @@ from torch import Tensor
 from mechplateau import metrics
 from mechplateau.metrics.similarity import count_pairs
 from mechplateau.models.records import Observation, Trainable, locations
+from mechplateau.objectives import Batch, tokens_of
 from mechplateau.tasks import Task
-from mechplateau.training.step import next_token_loss
 from mechplateau.training.targets import AttentionTargets
 
 PAPER_FRESH = 64
@@ -97,18 +97,18 @@ class Measurer:
         self,
         model: Trainable,
         step: int,
-        tokens: Int[Tensor, "batch seq"],
-        fresh: Int[Tensor, "fresh seq"] | None = None,
+        batch: Batch,
+        fresh: Batch | None = None,
     ) -> dict[str, float | int | None]:
         """One row of the table, copied to the host in one go.
 
         Args:
             model: in eval mode.
             step: updates done.
-            tokens: the sequences measured.
-            fresh: other sequences for accuracy, repetition and entropy (the authors' way); None: the same.
+            batch: the examples measured.
+            fresh: other examples for accuracy, repetition and entropy (the authors' way); None: the same.
         """
-        given = (tokens,) if fresh is None else (tokens, fresh)
+        given = (batch,) if fresh is None else (batch, fresh)
         return self.row_of(self.numbers(model, *given), step)
 
     @property
@@ -120,13 +120,14 @@ class Measurer:
     def numbers(
         self,
         model: Trainable,
-        tokens: Int[Tensor, "batch seq"],
-        fresh: Int[Tensor, "fresh seq"] | None = None,
+        batch: Batch,
+        fresh: Batch | None = None,
     ) -> Float[Tensor, " numbers"]:
         """All numbers of a row, still on the device, without waiting for it; arguments as for `row`."""
-        values = self._values(model, tokens)
+        values = self._values(model, batch)
         if fresh is not None:
-            values |= self._generation_values(self._generate(model, fresh), self._outputs(fresh))
+            others = tokens_of(fresh)
+            values |= self._generation_values(self._generate(model, others), self._outputs(others))
         defined = {name: value for name, value in values.items() if value is not None}
         self._names = tuple(defined)
         return torch.stack([value.double() for value in defined.values()])
@@ -143,21 +144,21 @@ class Measurer:
         return {column: row.get(column) for column in self.columns()}
 
     @torch.no_grad()
-    def maps(self, model: Trainable, tokens: Int[Tensor, "batch seq"]) -> dict[str, Tensor]:
+    def maps(self, model: Trainable, batch: Batch) -> dict[str, Tensor]:
         """Pictures: `pattern.L{layer}` `[head, query, key]`, the batch mean, and `cosine.{location}`
         `[n_outputs, n_outputs]`."""
-        seen = model.observe(tokens[:, :-1], at=self.places, keep_patterns=True)
+        seen = model.observe(batch.inputs, at=self.places, keep_patterns=True)
         pictures = {f"pattern.L{layer}": record.map().mean(0) for layer, record in enumerate(seen.records)}
         for place in self.places:
             pictures[f"cosine.{place}"] = metrics.cosine_matrix(seen.hidden[place][:, self._rows])
         return pictures
 
-    def _values(self, model: Trainable, tokens: Tensor) -> dict[str, Value]:
-        targets = self._targets.of(tokens)
-        seen = model.observe(tokens[:, :-1], metric_sets=targets.sets, at=self.places)
-        true = self._outputs(tokens)
+    def _values(self, model: Trainable, batch: Batch) -> dict[str, Value]:
+        targets = self._targets.of(batch)
+        seen = model.observe(batch.inputs, metric_sets=targets.sets, at=self.places)
+        true = self._outputs(tokens_of(batch))
         generated = model.generate_on(seen, self.task.prompt_length, self.task.n_outputs)
-        values: dict[str, Value] = {"loss": next_token_loss(seen.logits, tokens)}
+        values: dict[str, Value] = {"loss": self.task.objective.loss(seen.outputs, batch)}
         losses = metrics.loss_per_output(seen.logits[:, self._rows], true)
         broken = (generated < 0).any()
         right = metrics.accuracy_per_output(generated, true)

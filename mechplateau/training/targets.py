@@ -12,6 +12,7 @@ from torch import Tensor
 import mechplateau_kernels as mk
 from mechplateau import metrics
 from mechplateau.models.records import Observation
+from mechplateau.objectives import Batch, tokens_of
 from mechplateau.tasks import Target, Task
 
 
@@ -68,7 +69,7 @@ class BatchTargets:
 
     def silent(self, seen: Observation) -> Int[Tensor, ""]:
         """Number of sequences without any attention in some target's rows."""
-        silent = torch.zeros(seen.logits.shape[0], dtype=torch.bool, device=seen.logits.device)
+        silent = torch.zeros(seen.outputs.shape[0], dtype=torch.bool, device=seen.outputs.device)
         for tracked in self.tracked:
             silent |= mk.zero_attention(seen.records[tracked.layer].masses()[0], rows=tracked.rows)
         return silent.sum()
@@ -98,11 +99,11 @@ class AttentionTargets:
         self.same_for_all = all(target.mask.shape[0] == 1 for target in targets)
         self._shared = BatchTargets(self.tracked, self._sets(targets)) if self.same_for_all else None
 
-    def of(self, tokens: Int[Tensor, "batch seq"]) -> BatchTargets:
-        """The targets of these sequences."""
+    def of(self, batch: Batch) -> BatchTargets:
+        """The targets of these sequences (of a `TokenBatch`, where they differ between sequences)."""
         if self._shared is not None:
             return self._shared
-        return BatchTargets(self.tracked, self._sets(self._task.attention_targets(tokens)))
+        return BatchTargets(self.tracked, self._sets(self._task.attention_targets(tokens_of(batch))))
 
     def _sets(self, targets: Sequence[Target]) -> Mapping[int, list[Tensor]]:
         n_input = self._task.n_input

@@ -10,7 +10,7 @@ from transformer_lens.components import Attention, Embed, LayerNorm
 from mechplateau.errors import UserError
 from mechplateau.models import generate, observe, table
 from mechplateau.models.transformer import load_weights, parameters_of
-from mechplateau.training.step import next_token_loss
+from mechplateau.objectives import NextToken, TokenBatch
 
 from .conftest import make_model
 
@@ -49,7 +49,7 @@ def looked_up(model):
 def gradients(model, tokens, precision=None):
     with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
         logits = model(tokens[:, :-1])
-    loss = next_token_loss(logits.float(), tokens)
+    loss = NextToken().loss(logits.float(), TokenBatch(tokens))
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     return logits, dict(zip(trained, torch.autograd.grad(loss, list(trained.values())), strict=True))
 
@@ -293,7 +293,7 @@ def test_second_derivatives(linear_model, many, rows_only):
 
     def product_with_the_hessian():
         parameters = [p for p in model.parameters() if p.requires_grad]
-        loss = next_token_loss(model(many[:, :-1]), many)
+        loss = NextToken().loss(model(many[:, :-1]), TokenBatch(many))
         first = torch.autograd.grad(loss, parameters, create_graph=True)
         return torch.autograd.grad(sum((g * g.detach()).sum() for g in first), parameters)
 
@@ -311,7 +311,8 @@ def test_vmap_over_weights_and_over_sequences(linear_model, many, rows_only):
     stacked, buffers = stack_module_state([linear_model, other])
 
     def loss(weights, rest, tokens):
-        return next_token_loss(functional_call(linear_model, (weights, rest), (tokens[:, :-1],)), tokens)
+        batch = TokenBatch(tokens)
+        return NextToken().loss(functional_call(linear_model, (weights, rest), (batch.inputs,)), batch)
 
     ours = vmap(grad(loss), in_dims=(0, 0, None))(stacked, buffers, many)
     assert linear_model.blocks[0].attn.looked_up

@@ -83,7 +83,7 @@ def test_a_run_is_that_of_rows_computed_one_by_one(
 def test_a_hook_that_comes_between_two_steps_changes_the_path_and_nothing_else(monkeypatch, paths):
     config = tiny(**SIZES)
     task = config.task
-    batches = [task.sample(32, torch.Generator().manual_seed(seed)) for seed in range(3)]
+    batches = [task.batch(32, torch.Generator().manual_seed(seed)) for seed in range(3)]
 
     def trained(hooked):
         model = build_model(config.model, vocab_size=task.vocab_size, n_ctx=task.n_ctx)
@@ -93,7 +93,7 @@ def test_a_hook_that_comes_between_two_steps_changes_the_path_and_nothing_else(m
                 model.add_hook("hook_embed", lambda value, hook: None)
             if step == 2:
                 model.reset_hooks()
-            update(model, optimizer, batch)
+            update(model, optimizer, batch, task.objective)
         return dict(model.named_parameters())
 
     plain = trained(hooked=False)

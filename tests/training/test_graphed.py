@@ -41,25 +41,25 @@ def test_hooks_turn_it_off_with_one_notice(config, caplog):
         return [record.getMessage()[:23] for record in caplog.records if record.name == "mechplateau"]
 
     model, optimizer = model_and_optimizer(config)
-    step = GraphedUpdate(model, optimizer, config.training)
-    tokens = config.task.sample(4, seed=0)
+    step = GraphedUpdate(model, optimizer, config.training, config.task.objective)
+    batch = config.task.batch(4, seed=0)
     assert not has_hooks(model)
-    step(tokens)
+    step(batch)
     assert said() == []
     model.add_hook("blocks.0.hook_resid_pre", lambda activation, hook: activation)
     assert has_hooks(model)
-    step(tokens)
-    step(tokens)
+    step(batch)
+    step(batch)
     assert said() == ["the model carries hooks"]
 
 
 def test_off_a_gpu_it_is_the_ordinary_update(config):
-    tokens = config.task.sample(4, seed=0)
+    batch = config.task.batch(4, seed=0)
     losses = []
     for graphed in (False, True):
         model, optimizer = model_and_optimizer(config)
-        step = GraphedUpdate(model, optimizer, config.training)
-        losses.append([(step if graphed else step._eager)(tokens).item() for _ in range(4)])
+        step = GraphedUpdate(model, optimizer, config.training, config.task.objective)
+        losses.append([(step if graphed else step._eager)(batch).item() for _ in range(4)])
     assert losses[0] == losses[1]
 
 
@@ -90,9 +90,9 @@ def test_measurements_off_a_gpu_are_the_ordinary_ones(config):
     model, _ = model_and_optimizer(config)
     measurer = Measurer(config.task, 1, "final", torch.device("cpu"))
     graphed = GraphedMeasurement(model.eval(), measurer)
-    tokens = config.task.sample(4, seed=0)
-    assert measurer.row_of(graphed(tokens), 3) == measurer.row(model, 3, tokens)
-    both = (tokens, config.task.sample(5, seed=1))
+    batch = config.task.batch(4, seed=0)
+    assert measurer.row_of(graphed(batch), 3) == measurer.row(model, 3, batch)
+    both = (batch, config.task.batch(5, seed=1))
     assert measurer.row_of(graphed(*both), 3) == measurer.row(model, 3, *both)
 
 
@@ -119,11 +119,16 @@ class CaptureRules(TorchDispatchMode):
 def meta(monkeypatch):
     """The device without memory stands in for a GPU: what would read from one is an error there."""
     device = torch.device("meta")
+    batch = Task.batch
+
+    def batch_there(task, n, generator=None, device="cpu", **rest):
+        return batch(task, n, generator, **rest).to(device)
+
+    def sample_there(task, n, generator=None, device="cpu", **rest):
+        return sample(task, n, generator, **rest).to(device)
+
     sample = Task.sample
-
-    def sample_there(task, batch, generator=None, device="cpu", **rest):
-        return sample(task, batch, generator, **rest).to(device)
-
+    monkeypatch.setattr(Task, "batch", batch_there)
     monkeypatch.setattr(Task, "sample", sample_there)
     # It knows no autocast, which is off here.
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
@@ -135,17 +140,17 @@ def rehearse(name, device, batch=4, fresh=3):
     config = RunConfig.for_task(name, task=SIZES[name], model={"d_model": 8})
     model, _ = model_and_optimizer(config)
     model.to(device)
-    tokens, fresh = (config.task.sample(number, device=device) for number in (batch, fresh))
+    measured, fresh = (config.task.batch(number, device=device) for number in (batch, fresh))
     # Adam's own step is torch's to keep to the rules.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with CaptureRules():
-        update(model, optimizer, tokens, clip_norm=1.0)
+        update(model, optimizer, measured, config.task.objective, clip_norm=1.0)
     assert model.blocks[0].attn.looked_up == (batch >= 2 * config.task.vocab_size)
     for where in ("final", "all"):
         measurer = Measurer(config.task, config.model.n_layers, where, device)
         if measurer.fixed_shapes:
             with CaptureRules():
-                assert len(measurer.numbers(model.eval(), tokens, fresh)) > 10
+                assert len(measurer.numbers(model.eval(), measured, fresh)) > 10
     return measurer.fixed_shapes
 
 

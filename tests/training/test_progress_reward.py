@@ -12,7 +12,7 @@ from mechplateau.models.progress_reward import ProgressReward
 from mechplateau.tasks import Permutation
 from mechplateau.training import train
 from mechplateau.training.graphed import check_graph
-from mechplateau.training.step import Reward, next_token_loss, update
+from mechplateau.training.step import Reward, update
 from mechplateau.training.targets import AttentionTargets
 
 from .conftest import tiny
@@ -30,21 +30,22 @@ def test_the_gradient_is_that_of_loss_minus_weight_times_apm():
     config = tiny()
     task = config.task
     model = build_model(config.model, vocab_size=task.vocab_size, n_ctx=task.n_ctx)
-    tokens = task.sample(8, seed=0)
+    batch = task.batch(8, seed=0)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1.0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    update(model, optimizer, tokens, reward=Reward(0.7, AttentionTargets(task, 1, CPU).of(tokens)))
+    reward = Reward(0.7, AttentionTargets(task, 1, CPU).of(batch))
+    update(model, optimizer, batch, task.objective, reward=reward)
     moved = {name: before[name] - p.detach() for name, p in model.named_parameters()}
 
     other = build_model(config.model, vocab_size=task.vocab_size, n_ctx=task.n_ctx)
     kept = []
     hooks = [("blocks.0.attn.hook_pattern", lambda pattern, hook: kept.append(pattern))]
-    logits = other.run_with_hooks(tokens[:, :-1], fwd_hooks=hooks)
+    logits = other.run_with_hooks(batch.inputs, fwd_hooks=hooks)
     pattern = kept[0].abs()
-    (target,) = task.attention_targets(tokens)
+    (target,) = task.attention_targets(batch.tokens)
     rows = pattern[:, 0, list(target.rows)]
     progress = ((rows * target.mask).sum((1, 2)) / rows.sum((1, 2))).mean()
-    (next_token_loss(logits, tokens) - 0.7 * progress).backward()
+    (task.objective.loss(logits, batch) - 0.7 * progress).backward()
     for name, parameter in other.named_parameters():
         if parameter.grad is not None:
             torch.testing.assert_close(moved[name], parameter.grad, rtol=1e-4, atol=1e-6)
@@ -95,7 +96,7 @@ def test_a_task_whose_targets_vary_is_rewarded_too(tmp_path):
 
 def test_targets_of_a_batch_are_its_own():
     task = Permutation(n=3)
-    one, other = task.sample(4, seed=0), task.sample(4, seed=5)
+    one, other = task.batch(4, seed=0), task.batch(4, seed=5)
     targets = AttentionTargets(task, 2, CPU)
     sets = targets.of(one).sets
     assert sets[1][0].shape == (4, task.n_input, task.n_input)

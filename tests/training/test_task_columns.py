@@ -56,7 +56,7 @@ def measured(task, generated):
     config = ModelConfig(d_model=8, n_layers=2)
     model = build_model(config, vocab_size=task.vocab_size, n_ctx=task.n_ctx)
     model.generate_on = lambda seen, prompt_length, n_outputs: generated
-    return Measurer(task, 2, "final", CPU).row(model.eval(), 0, task.sample(len(generated), seed=0))
+    return Measurer(task, 2, "final", CPU).row(model.eval(), 0, task.batch(len(generated), seed=0))
 
 
 def test_repetition_within_halves_and_quarters():

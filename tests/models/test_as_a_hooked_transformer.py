@@ -14,6 +14,7 @@ import pytest
 import torch
 from transformer_lens import ActivationCache
 from transformer_lens.cache.key_value_cache import TransformerLensKeyValueCache
+from transformer_lens.tools.analysis.direct_path_patching import get_act_patch_direct_path
 
 from .conftest import make_model, make_tokenizer, plain_twin
 
@@ -189,6 +190,65 @@ def test_hooks_keep_a_context_until_it_is_cleared(model, tokens):
     assert model.hook_dict["blocks.1.hook_mlp_out"].layer() == 1
     model.reset_hooks()
     assert not model.hook_dict["blocks.1.hook_mlp_out"].ctx
+
+
+# Patching a path with the norm held fixed
+
+
+def linear_by_hooks(plain):
+    """A plain HookedTransformer whose heads weight values by the masked scores themselves, done with hooks alone."""
+    scores = {}
+
+    def keep(activation, hook):
+        scores[hook.layer()] = activation.masked_fill(activation.isinf(), 0.0)
+
+    plain.add_perma_hook(lambda name: name.endswith("hook_attn_scores"), keep)
+    plain.add_perma_hook(lambda name: name.endswith("hook_pattern"), lambda _, hook: scores[hook.layer()])
+    return plain
+
+
+def path_patched(model, clean, corrupted):
+    """A logit difference with head 0.0 patched into the queries of head 1.1: norm held fixed, and norm taken anew."""
+
+    def difference(logits):
+        return logits[:, -1, 3] - logits[:, -1, 7]
+
+    def metric(logits):
+        return difference(logits).sum()
+
+    _, good = model.run_with_cache(clean)
+    _, bad = model.run_with_cache(corrupted)
+    fixed = get_act_patch_direct_path(model, corrupted, good, bad, metric, 0, 0, "q", verbose=False)[1, 1]
+    delta = (good["z", 0] - bad["z", 0])[:, :, 0] @ model.W_O[0, 0]
+    before, norm = bad["resid_pre", 1], model.blocks[1].ln1
+    change = (norm(before + delta) - norm(before)) @ model.W_Q[1, 1]
+
+    def add(q, hook):
+        return torch.cat([q[:, :, :1], q[:, :, 1:] + change[:, :, None]], dim=2)
+
+    anew = metric(model.run_with_hooks(corrupted, fwd_hooks=[("blocks.1.attn.hook_q", add)]))
+    return fixed.item(), anew.item()
+
+
+@torch.no_grad()
+def test_a_fixed_norm_is_as_far_off_as_on_a_plain_model(model, tokens):
+    # Patching a path with the norm held fixed is an approximation. Scores of linear attention are not normalized, so
+    # that it is further off there; what is ours to hold is that both numbers are those of a plain float64 model.
+    softmax = make_model("softmax")
+    for each in (model, softmax):
+        each.process_weights_()
+    for block in model.blocks:  # scores large enough to tell
+        for weight in (block.attn.W_Q, block.attn.W_K, block.attn.W_V):
+            weight.mul_(1.5)
+    softmax.load_state_dict(model.state_dict())
+    plain = plain_twin(softmax).to(torch.float64)
+    if model.model_config.attention == "linear":
+        linear_by_hooks(plain)
+    clean, corrupted = tokens[:1], tokens[1:2]
+    fixed, anew = path_patched(model, clean, corrupted)
+    assert (fixed, anew) == pytest.approx(path_patched(plain, clean, corrupted), rel=0, abs=1e-5)
+    off = abs(fixed - anew)
+    assert off > 1e-2 if model.model_config.attention == "linear" else 1e-4 < off < 1e-3
 
 
 # Caches of activations

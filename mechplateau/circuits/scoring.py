@@ -134,7 +134,7 @@ def seen_by(model: HookedTransformer, inputs: Int[Tensor, "batch pos"]) -> Int[T
     """
     whole = inputs[None] if isinstance(inputs, Tensor) and inputs.dim() == 1 else inputs
     require_tokens(whole, n_ctx=model.cfg.n_ctx, vocab_size=model.cfg.d_vocab, name="inputs")
-    return whole.to(model.W_E.device, torch.int64).contiguous()
+    return whole.to(next(model.parameters()).device, torch.int64).contiguous()
 
 
 def require_task_of(tokens: Int[Tensor, "batch seq"], task: Task) -> None:

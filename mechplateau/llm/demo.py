@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from mechplateau.errors import ConfigError, RunError
 from mechplateau.paths import local_path
 from mechplateau.runs.files import explained, write_text
 from mechplateau.schema import Config
+from mechplateau.tasks.corpus import END_OF_TEXT, library_texts, train_bpe
 
 try:
     import fcntl
@@ -34,9 +34,6 @@ except ImportError:  # not on Windows
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-END_OF_TEXT = "<|endoftext|>"
-_SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib2to3"}
 
 
 class DemoConfig(Config):
@@ -121,50 +118,11 @@ def _train_into(folder: Path, config: DemoConfig, progress: Callable[[int, float
     return folder
 
 
-def library_texts(size: int) -> list[str]:
-    """The standard library's Python files in the order of their names, until they make up `size` bytes.
-
-    Raises:
-        ConfigError: there is less than 10,000 bytes of source.
-    """
-    root = Path(sysconfig.get_paths()["stdlib"])
-    parts: list[str] = []
-    total = 0
-    for path in _sources(root):
-        part = path.read_text(encoding="utf-8", errors="replace")
-        parts.append(part)
-        total += len(part.encode())
-        if total >= size:
-            break
-    if total < 10_000:
-        raise ConfigError(f"{root}: this Python comes without the source of its library; use another one")
-    return parts
-
-
-def _sources(folder: Path) -> Iterator[Path]:
-    """Python files below a folder, depth first in the order of their names, without tests and installed packages."""
-    for path in sorted(folder.iterdir()):
-        if path.is_dir() and not path.is_symlink() and path.name not in _SKIPPED:
-            yield from _sources(path)
-        elif path.suffix == ".py":
-            yield path
-
-
 def train_tokenizer(texts: Sequence[str], vocab_size: int) -> PreTrainedTokenizerFast:
     """A byte-level byte-pair tokenizer with an end-of-text token, trained on `texts`."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer = train_bpe(texts, vocab_size)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT, bos_token=END_OF_TEXT)
 
 

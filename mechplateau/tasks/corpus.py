@@ -154,7 +154,7 @@ class Corpus:
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """What to show for each token: its text, with · for a space and ⏎ for a new line, or its bytes."""
-        plain = [self.tokenizer.id_to_token(index) for index in range(self.vocab_size)]
+        plain = [self.tokenizer.id_to_token(index) or "" for index in range(self.vocab_size)]
         return tuple(token.replace("Ġ", "·").replace("Ċ", "⏎").replace("ĉ", "→") for token in plain)
 
     @cached_property
@@ -186,15 +186,16 @@ def _corpus(texts: tuple[str, ...], vocab_size: int, wide_vocab_size: int) -> Co
             f"got {wide_vocab_size}; take a smaller vocabulary or more text"
         )
     small = nested(wide, vocab_size)
-    train, test = [], []
+    train: list[Tensor] = []
+    test: list[Tensor] = []
     for encoding in small.encode_batch(list(texts), add_special_tokens=False):
         ids = torch.tensor(encoding.ids, dtype=torch.int64)
         kept = len(ids) - len(ids) // 20
         for part, tokens in ((train, ids[:kept]), (test, ids[kept:])):
             if len(tokens):
                 part += [tokens, torch.tensor([END])]
-    empty = torch.zeros(0, dtype=torch.int64)
-    return Corpus(small, wide, torch.cat([empty, *train]), torch.cat([empty, *test]), content_of(texts))
+    nothing = torch.zeros(0, dtype=torch.int64)
+    return Corpus(small, wide, torch.cat([nothing, *train]), torch.cat([nothing, *test]), content_of(texts))
 
 
 def _first(texts: Iterator[str], size: int | None) -> list[str]:

@@ -80,8 +80,9 @@ class Text(TaskBase):
         Raises:
             ConfigError: there is no text.
         """
-        read = (self.folder, self.text_bytes)
-        return library_texts(self.text_bytes) if self.folder is None else folder_texts(*read)
+        if self.folder is None:
+            return library_texts(self.text_bytes)
+        return folder_texts(self.folder, self.text_bytes)
 
     def corpus(self) -> Corpus:
         """The text as tokens; made once a process.

@@ -48,7 +48,7 @@ def completion_losses(batch: Matrices) -> Callable[[Tensor], dict[str, float]]:
     """A measure of outputs: loss over all, observed and masked cells (loss, loss_obs, loss_mask); NaN without any."""
 
     def measure(outputs: Float[Tensor, "batch cell"]) -> dict[str, float]:
-        found = squared_errors(outputs, batch.targets, batch.observed)
+        found = squared_errors(outputs.detach(), batch.targets, batch.observed)
         return dict(zip(("loss", "loss_obs", "loss_mask"), map(float, found), strict=True))
 
     return measure

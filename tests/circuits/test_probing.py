@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechplateau.circuits.probing import _features, _labels, probe
+from mechplateau.circuits.probing import _features, _inputs_of_label, _labels, probe
 from mechplateau.errors import UserError
 from mechplateau.tasks import MovingWindowSum
 
@@ -103,3 +103,56 @@ def test_refusals_of_probes():
         probe(model, tokens, "window_sum", hook="hook_embed", task=TASK, rows=[0])
     with pytest.raises(UserError, match=r"expected integers \[8, 8\]"):
         probe(model, tokens, lambda tokens: tokens, hook="hook_embed")
+
+
+def test_the_control_task_is_over_what_the_label_is_a_function_of():
+    """Moving window sum: the two tokens of the window, wherever it stands; its first row has one."""
+    tokens = torch.tensor([[1, 2, 1, 2, 0, 1, 3, 3, 3], [2, 1, 5, 5, 0, 2, 3, 6, 0]])
+    labels = _labels("output", tokens, TASK.output_rows, TASK)[1]
+    found = _inputs_of_label("output", None, tokens, TASK.output_rows, TASK, labels)
+    # x0 | x0 x1 | x1 x2 | x2 x3: (1) (1 2) (2 1) (1 2) and (2) (2 1) (1 5) (5 5)
+    assert found.shape == (2, 4)
+    assert found[0, 1] == found[0, 3]
+    assert found[0, 2] == found[1, 1]
+    assert len(set(found.ravel())) == 6
+    by_input = _inputs_of_label("input", None, tokens, TASK.output_rows, TASK, labels)
+    np.testing.assert_array_equal(by_input, labels)
+    assert _inputs_of_label("position", None, tokens, TASK.output_rows, TASK, labels) is None
+    without_task = _inputs_of_label("output", None, tokens, [0, 1], None, tokens[:, 1:3].numpy())
+    assert len(set(without_task.ravel())) == 4  # (1) (1 2) and (2) (2 1)
+
+
+def test_selectivity_of_a_planted_head(generator):
+    """The previous token stands in z; a random function of it is read as well, and what is not there is not."""
+    model = empty_model(1)
+    plant_previous_token_head(model)
+    tokens = torch.randint(0, 4, (160, 7), generator=generator)
+
+    def previous(tokens):
+        return tokens[:, :5]
+
+    def parity_of_both(tokens):
+        return (tokens[:, :5] + tokens[:, 1:6]) % 2
+
+    def both(tokens):
+        return torch.stack([tokens[:, :5], tokens[:, 1:6]], dim=-1)
+
+    hook = "blocks.0.attn.hook_z"
+    table = probe(
+        model, tokens, previous, hook=hook, rows=range(1, 6), label_of=previous, kind=["linear", "mlp"]
+    )
+    assert list(table["kind"]) == ["linear", "mlp"]
+    assert (table["test_accuracy"] == 1).all()
+    assert (table["selectivity"] < 0.1).all()
+    line = probe(model, tokens, parity_of_both, hook=hook, rows=range(1, 6), label_of=both).iloc[0]
+    assert line["test_accuracy"] < 0.7
+    assert probe(model, tokens, previous, hook=hook, rows=range(1, 6))["selectivity"].isna().all()
+
+
+def test_repeated_prompts_are_not_tested_on(generator):
+    model = empty_model(1)
+    tokens = torch.cat([torch.randint(0, 4, (20, 7), generator=generator)] * 2)
+    tokens[30:, 0] = (tokens[30:, 0] + 1) % 4
+    line = probe(model, tokens, "input", hook="hook_embed", control=False).iloc[0]
+    assert line["n_test"] < line["n_train"]
+    assert line["repeated"] >= 0.5

@@ -105,3 +105,71 @@ def test_refusals():
     features[0, 0, 0] = -np.inf
     with pytest.raises(UserError, match="NaN or infinity"):
         fit_probe(features, labels)
+
+
+def operands(samples=150, rows=2, n=6, seed=0):
+    """Two operands a row, each marked in directions of its own."""
+    random = np.random.default_rng(seed)
+    a, b = random.integers(0, n, (2, samples, rows))
+    return a, b, np.concatenate([np.eye(n)[a], np.eye(n)[b]], axis=-1)
+
+
+def test_a_label_that_is_there_is_selective_and_a_random_label_of_the_same_inputs_is_not():
+    a, b, marked = operands()
+    total = a + b
+    only_the_sum = np.eye(11)[total]
+    there = fit_probe(only_the_sum, total, inputs=a * 6 + b)
+    assert there.test_accuracy == 1.0
+    # A random label of the pair cannot be read off the sum: little more than the most frequent of 11 labels.
+    assert there.selectivity > 0.6
+    assert there.selectivity == there.test_accuracy - there.control_accuracy
+
+    by_pair = np.random.default_rng(5).integers(0, 2, 36)[a * 6 + b]
+    both = fit_probe(marked, by_pair, inputs=a * 6 + b, kind="mlp", hidden=32, draws=1)
+    assert both.test_accuracy > 0.85
+    assert abs(both.selectivity) < 0.15
+
+
+def test_an_mlp_computes_the_sum_by_itself_and_selectivity_says_so():
+    """Two operands are there, their sum is not: the probe adds. A random label of the pair is read as well."""
+    a, b, marked = operands(samples=200)
+    mlp = fit_probe(marked, (a + b) % 6, inputs=a * 6 + b, kind="mlp", hidden=32, draws=1)
+    linear = fit_probe(marked, (a + b) % 6, inputs=a * 6 + b)
+    assert mlp.test_accuracy > 0.9
+    assert mlp.selectivity < 0.3
+    assert linear.test_accuracy < 0.5
+
+
+def test_the_control_is_drawn_several_times():
+    features, labels = decodable()
+    inputs = labels * 5
+    several = fit_probe(features, labels, inputs=inputs, draws=4)
+    assert several.shuffled_sd > 0
+    alone = [fit_probe(features, labels, inputs=inputs, draws=1, seed=seed) for seed in range(4)]
+    assert several.shuffled_accuracy == pytest.approx(np.mean([one.shuffled_accuracy for one in alone]))
+    assert several.shuffled_sd == pytest.approx(np.std([one.shuffled_accuracy for one in alone], ddof=1))
+    assert (alone[0].shuffled_sd, alone[0].control_sd) == (None, None)
+    without = fit_probe(features, labels, control=False, inputs=inputs)
+    assert without.shuffled_accuracy is without.control_accuracy is without.selectivity is None
+
+
+def test_samples_whose_group_is_trained_on_are_not_tested_on():
+    features, labels = decodable(samples=10, rows=2)
+    groups = np.array([0, 1, 2, 3, 4, 0, 1, 5, 6, 7])
+    result = fit_probe(features, labels, groups=groups, control=False)
+    assert (result.n_train, result.n_test, result.repeated) == (10, 6, 0.4)
+    with pytest.warns(UserWarning, match="every test sample's prompt is also trained on"):
+        all_known = fit_probe(features, labels, groups=np.zeros(10, dtype=int), control=False)
+    assert (all_known.n_test, all_known.repeated) == (10, 1.0)
+
+
+def test_refusals_of_controls():
+    features, labels = decodable(samples=10, rows=2)
+    with pytest.raises(UserError, match="it is no function of them"):
+        fit_probe(features, labels, inputs=np.zeros_like(labels))
+    with pytest.raises(UserError, match=r"inputs: expected \[10, 2\], as labels, got \[10\]"):
+        fit_probe(features, labels, inputs=np.zeros(10))
+    with pytest.raises(UserError, match=r"groups: expected \[10\], one a sample, got \[3\]"):
+        fit_probe(features, labels, groups=np.zeros(3))
+    with pytest.raises(UserError, match="draws: expected at least 1, got 0"):
+        fit_probe(features, labels, draws=0)

@@ -122,6 +122,7 @@ def _probe_at(
             kind="mlp",
             n_train=split["n_train"],
             control=control,
+            draws=1,
         )
         return table.iloc[0]
 

@@ -10,7 +10,8 @@
 | does it need positions? | `ablate_positions` | some forwards |
 | what adds to the right token's logit? | `attribute_logits` | one forward |
 | what can be read at a place? | `probe` | one forward and a fit |
-| which head reads which? | `composition_scores` | milliseconds |
+| which head could read which? | `composition_scores` | milliseconds |
+| … and does it matter? | `composition_scores(model, tokens)`, `edge_effects` | a forward an edge |
 | which tokens attend to which, and what does it do? | `qk_circuit`, `ov_circuit` | milliseconds |
 | does learned attention remove the plateau? | `transferred`, `plateau_left`, `transfer_matrix` | training runs |
 | … and over training? | `over_run(run, tool, …)` | the tool's, times the checkpoints |
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mechplateau.circuits.ablation import ablate_attention, ablate_heads, target_entries
     from mechplateau.circuits.attribution import Attribution, attribute_logits
     from mechplateau.circuits.composition import composition_scores
+    from mechplateau.circuits.edges import edge_effects
     from mechplateau.circuits.editing import run_edited
     from mechplateau.circuits.over_training import over_run
     from mechplateau.circuits.parameter_patching import components, patch_parameters
@@ -62,6 +64,7 @@ _HOMES = {
     "attribute_logits": "attribution",
     "components": "parameter_patching",
     "composition_scores": "composition",
+    "edge_effects": "edges",
     "ov_circuit": "vocabulary",
     "over_run": "over_training",
     "patch_parameters": "parameter_patching",
@@ -92,6 +95,7 @@ __all__ = [
     "attribute_logits",
     "components",
     "composition_scores",
+    "edge_effects",
     "ov_circuit",
     "over_run",
     "patch_parameters",

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mechplateau.circuits.scoring import Scores
+from mechplateau.circuits.scoring import Scores, standard_error
 from mechplateau.errors import UserError
 from mechplateau.schema import whole_number
 
@@ -17,7 +17,9 @@ METHODS = ("zero", "mean", "resample")
 
 
 def effect_table(labels: Mapping[str, object], plain: Scores, edited: Scores) -> pd.DataFrame:
-    """One line a position: the labels, position, loss, loss_ablated, accuracy, accuracy_ablated."""
+    """One line a position: the labels, position, loss, loss_ablated, accuracy, accuracy_ablated, and of the two changes
+    (ablated minus plain) the standard errors over sequences, paired: loss_se, accuracy_se; n: how many sequences."""
+    errors = standard_error(edited.each - plain.each, axis=1)
     columns = {
         **{name: [value] * len(plain.rows) for name, value in labels.items()},
         "position": list(plain.rows),
@@ -25,6 +27,9 @@ def effect_table(labels: Mapping[str, object], plain: Scores, edited: Scores) ->
         "loss_ablated": edited.loss,
         "accuracy": plain.accuracy,
         "accuracy_ablated": edited.accuracy,
+        "loss_se": errors[0],
+        "accuracy_se": errors[1],
+        "n": plain.each.shape[1],
     }
     return pd.DataFrame(columns)
 

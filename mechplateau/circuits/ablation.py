@@ -4,6 +4,11 @@ What takes the place of an activation: zero, its mean over the batch (at the sam
 (resample: every statistic is kept but the dependence on the input). Softmax rows are not renormalized afterwards: a row
 of which an entry was zeroed sums to less than 1, as rows of linear attention may anyway.
 
+Where attention is fixed by position (moving window sum, once it is solved), mean and resample of pattern entries put
+back what is there: they do nothing by construction, and `pattern_varies` near 0 says so. Zeroing entries then removes a
+constant from the stream, which may matter though nothing came through. Ask with `of="values"` what comes through: the
+pattern stays, and the values read at those entries are replaced.
+
 Cost: one forward a head (or a mask), plus one. Ablation shows what the rest of the model cannot do without; for what a
 component is enough for, use `patch_sweep`.
 """
@@ -11,7 +16,7 @@ component is enough for, use `patch_sweep`.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -20,7 +25,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mechplateau.circuits._effects import ablation, effect_table
-from mechplateau.circuits.editing import run_edited
+from mechplateau.circuits.editing import Edit, run_edited
 from mechplateau.circuits.scoring import inputs_of, require_task_of, score
 from mechplateau.errors import UserError
 
@@ -51,7 +56,7 @@ def ablate_heads(
         seed: of resample.
 
     Returns:
-        one line a head and position: layer, head, method, position, loss, loss_ablated, accuracy, accuracy_ablated.
+        one line a head and position: layer, head, method, and the columns of `effect_table`.
 
     Raises:
         UserError: no such head or method; mean or resample with sequences that do not differ.
@@ -89,6 +94,7 @@ def ablate_attention(
     entries: Mapping[int, Bool[Tensor, "#batch query key"]],
     *,
     method: str = "zero",
+    of: str = "pattern",
     rows: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     seed: int = 0,
@@ -102,13 +108,16 @@ def ablate_attention(
         entries: layer → where the pattern is ablated, bool `[batch or 1, query, key]` over what the model sees; see
             `target_entries` for Ω.
         method: "zero", "mean" or "resample".
+        of: "pattern", or "values": the values read at these entries, the pattern being left alone.
         rows: positions that are shown; None: all.
         heads: in these heads only; None: all.
         seed: of resample.
         label: what the table calls these entries.
 
     Returns:
-        one line a position: entries, method, position, loss, loss_ablated, accuracy, accuracy_ablated.
+        one line a position: entries, method, of, pattern_varies, and the columns of `effect_table`. pattern_varies: the
+        share of the entries' mean square that is variance over sequences, 0 (the same in all) to 1; null where they
+        are all zero.
 
     Raises:
         UserError: no such layer or head, a mask of another shape than the map (both are named), no entry, or mean or
@@ -122,7 +131,9 @@ def ablate_attention(
     chosen = list(range(cfg.n_heads)) if heads is None else _numbers(heads, "heads")
     if not all(0 <= head < cfg.n_heads for head in chosen):
         raise UserError(f"heads: expected heads below {cfg.n_heads}, got {chosen}")
-    edits = []
+    if of not in ("pattern", "values"):
+        raise UserError(f"of: expected pattern or values, got {of!r}")
+    watched: list[_Entries] = []
     for layer, mask in entries.items():
         if not 0 <= layer < cfg.n_layers:
             raise UserError(f"entries: expected layers below {cfg.n_layers}, got {layer}")
@@ -135,21 +146,66 @@ def ablate_attention(
         per_head = torch.zeros(cfg.n_heads, 1, 1, dtype=torch.bool)
         per_head[chosen] = True
         where = (mask[:, None].cpu() & per_head).to(inputs.device)
-
-        def without(pattern: Tensor, where: Tensor = where) -> Tensor:
-            return torch.where(where, replacement(pattern), pattern)
-
-        edits.append((f"blocks.{layer}.attn.hook_pattern", without))
+        watched.append(_Entries(layer, where, replacement, of))
     # Above the diagonal a causal map is zero, and stays so.
     seen = [mask.tril() if cfg.attention_dir == "causal" else mask for mask in entries.values()]
     if not chosen or not any(bool(mask.any()) for mask in seen):
         raise UserError(
             "entries: nothing to ablate; expected a head, and a mask with at least one entry that attention can reach"
         )
-    plain, edited = model(inputs), run_edited(model, inputs, edits)
-    return effect_table(
-        {"entries": label, "method": method}, score(plain, tokens, rows), score(edited, tokens, rows)
-    )
+    plain = model(inputs)
+    edited = run_edited(model, inputs, [edit for one in watched for edit in one.edits()])
+    labels = {"entries": label, "method": method, "of": of, "pattern_varies": _variation(watched)}
+    table = effect_table(labels, score(plain, tokens, rows), score(edited, tokens, rows))
+    return table.astype({"pattern_varies": "Float64"})
+
+
+class _Entries:
+    """Some entries of one layer's attention while they are ablated."""
+
+    def __init__(self, layer: int, where: Tensor, replacement: Callable[[Tensor], Tensor], of: str):
+        self.layer, self.where, self.replacement, self.of = layer, where, replacement, of
+        self.pattern = self.values = torch.empty(0)
+
+    def edits(self) -> list[Edit]:
+        prefix = f"blocks.{self.layer}.attn"
+        if self.of == "pattern":
+            return [(f"{prefix}.hook_pattern", self._ablated)]
+        return [
+            (f"{prefix}.hook_v", self._keep_values),
+            (f"{prefix}.hook_pattern", self._keep_pattern),
+            (f"{prefix}.hook_z", self._other_values),
+        ]
+
+    def squares(self) -> tuple[float, float]:
+        """Sum over these entries of the variance over sequences, and of the mean square."""
+        kept = torch.where(self.where, self.pattern, 0.0).double()
+        square, mean = kept.square().mean(dim=0).sum(), kept.mean(dim=0).square().sum()
+        return max(float(square - mean), 0.0), float(square)
+
+    def _ablated(self, pattern: Tensor) -> Tensor:
+        self.pattern = pattern
+        return torch.where(self.where, self.replacement(pattern), pattern)
+
+    def _keep_values(self, values: Tensor) -> Tensor:
+        self.values = values
+        return values
+
+    def _keep_pattern(self, pattern: Tensor) -> Tensor:
+        self.pattern = pattern
+        return pattern
+
+    def _other_values(self, z: Tensor) -> Tensor:
+        change = (self.replacement(self.values) - self.values).transpose(1, 2)
+        groups = self.pattern.shape[1] // change.shape[1]  # heads that share their keys and values
+        read = torch.where(self.where, self.pattern, 0.0) @ change.repeat_interleave(groups, dim=1)
+        return z + read.transpose(1, 2)
+
+
+def _variation(watched: Iterable[_Entries]) -> float | None:
+    """See `ablate_attention`: over all layers together."""
+    variances, squares = zip(*(one.squares() for one in watched), strict=True)
+    return sum(variances) / sum(squares) if sum(squares) else None
 
 
 def target_entries(

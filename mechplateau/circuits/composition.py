@@ -1,11 +1,11 @@
-"""Composition scores: how much a head reads from what an earlier head writes, from the weights alone.
+"""Composition scores: how much a head could read of what an earlier head writes, from the weights alone.
 
 For a source head s and a reading head r of a later layer, with W_OV = W_V W_O and W_QK = W_Q W_Kᵀ (rows are vectors of
 the residual stream),
 
-    Q:  ‖W_OV^s W_QK^r‖ / (‖W_OV^s‖ ‖W_QK^r‖)      queries of r read what s writes
-    K:  ‖W_OV^s (W_QK^r)ᵀ‖ / (‖W_OV^s‖ ‖W_QK^r‖)   keys do
-    V:  ‖W_OV^s W_OV^r‖ / (‖W_OV^s‖ ‖W_OV^r‖)      values do
+    Q:  ‖W_OV^s W_QK^r‖ / (‖W_OV^s‖ ‖W_QK^r‖)      queries of r can read what s writes
+    K:  ‖W_OV^s (W_QK^r)ᵀ‖ / (‖W_OV^s‖ ‖W_QK^r‖)   keys can
+    V:  ‖W_OV^s W_OV^r‖ / (‖W_OV^s‖ ‖W_OV^r‖)      values can
 
 in Frobenius norms. The reader's LayerNorm is part of its weights: its centering and gain are folded into them;
 its scale, which depends on the input and cancels in the ratio, is not.
@@ -20,7 +20,9 @@ B = Σb² and d = d_model,
 `z` = (s² − 1/d) / √(E[s⁴] − 1/d²): how many standard deviations a score is from chance, also in small models,
 where scores far from 1/√d_model are common.
 
-Cost: milliseconds; d_head × d_head matrices only. It says what heads could read, not what they do: for that, patch.
+Cost: milliseconds; d_head × d_head matrices only. It says what heads could read, not what they do. With `tokens`, each
+score has its causal effect beside it (`mechplateau.circuits.edges`), at a forward an edge: a large score with no effect
+is common.
 
 Source: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits; the moments are those of a Haar-random
 orthogonal matrix (Weingarten calculus).
@@ -29,13 +31,15 @@ orthogonal matrix (Weingarten calculus).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechplateau.circuits.edges import edge_effects
 from mechplateau.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,17 +49,32 @@ KINDS = ("Q", "K", "V")
 
 
 @torch.no_grad()
-def composition_scores(model: HookedTransformer) -> pd.DataFrame:
+def composition_scores(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "batch seq"] | None = None,
+    *,
+    rows: Sequence[int] | None = None,
+    seed: int = 0,
+) -> pd.DataFrame:
     """Q, K and V composition of all pairs of heads in different layers.
+
+    Args:
+        model: any HookedTransformer.
+        tokens: whole sequences: also measure what each edge does to the loss.
+        rows: positions whose loss counts (a task's `output_rows`); None: all.
+        seed: of the resampling.
 
     Returns:
         one line a pair and kind: kind, source and reader (as L0H0), score in [0, 1], random (1/√d_model), z, and
         undefined: null, or why there is no score (a head whose weights are zero neither writes nor reads; one of
         a model that diverged has weights that are not numbers);
-        score and z are null then. z is null too where chance has no spread (d_model 1).
+        score and z are null then. z is null too where chance has no spread (d_model 1). With `tokens` also effect, the
+        rise of the loss in nats when this reader hears the source's write on another sequence, effect_se, its standard
+        error over sequences, and n, how many.
 
     Raises:
-        UserError: the model has one layer, so that no head can read what another wrote.
+        UserError: the model has one layer, so that no head can read what another wrote; with `tokens`, what
+            `edge_effects` refuses.
     """
     cfg = model.cfg
     if cfg.n_layers < 2:
@@ -77,7 +96,20 @@ def composition_scores(model: HookedTransformer) -> pd.DataFrame:
                         )
                         lines.append((kind, *pair, score, 1 / math.sqrt(cfg.d_model), z, why))
     table = pd.DataFrame(lines, columns=["kind", "source", "reader", "score", "random", "z", "undefined"])
-    return table.astype({"score": "Float64", "z": "Float64", "undefined": "string"})
+    table = table.astype({"score": "Float64", "z": "Float64", "undefined": "string"})
+    if tokens is None:
+        return table
+    edges = [
+        (kind, _head(source), _head(reader))
+        for kind, source, reader in table[["kind", "source", "reader"]].itertuples(index=False)
+    ]
+    effects = edge_effects(model, tokens, edges, rows=rows, seed=seed)
+    return table.assign(effect=effects[:, 0], effect_se=effects[:, 1], n=len(tokens))
+
+
+def _head(name: str) -> tuple[int, int]:
+    layer, head = name.removeprefix("L").split("H")
+    return int(layer), int(head)
 
 
 Factors = tuple[Float[Tensor, "d_model d_head"], Float[Tensor, "d_head d_model"]]

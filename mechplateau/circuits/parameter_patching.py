@@ -21,7 +21,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechplateau.circuits._sameness import require_alike_written, require_other_weights
-from mechplateau.circuits.scoring import MEASURES, inputs_of, score
+from mechplateau.circuits.scoring import MEASURES, inputs_of, score, standard_error
 from mechplateau.circuits.sweep import recovered
 from mechplateau.errors import UserError
 from mechplateau.models.weights import plain_names
@@ -95,8 +95,8 @@ def patch_parameters(
 
     Returns:
         one line a component and mode: component, mode ("moved", "kept"), the three measures of `score` (means over
-        sequences and rows), and `recovered_…` of each, as in `patch_sweep`. The first two lines, of components
-        "recipient" and "donor" with a null mode, are the models themselves.
+        sequences and rows), and `recovered_…` and `…_se` of each, and n, as in `patch_sweep`. The first two lines, of
+        components "recipient" and "donor" with a null mode, are the models themselves.
 
     Raises:
         UserError: the models' parameters differ in name or shape (named with both), a slot is not there, nothing is to
@@ -129,18 +129,19 @@ def patch_parameters(
                     f"{label}: no such weights {name!r}{'' if head is None else f', head {head}'}"
                 )
 
-    def measured() -> list[float]:
-        return list(score(recipient(inputs), tokens, rows).mean().values())
+    def measured(model: HookedTransformer) -> np.ndarray:
+        """`[3, batch]`: means over rows."""
+        return score(model(inputs), tokens, rows).each.mean(axis=-1)
 
-    base = measured()
-    best = list(score(donor(inputs), tokens, rows).mean().values())
-    lines: list[tuple[str, str, list[float]]] = []
+    base, best = measured(recipient), measured(donor)
+    lines: list[tuple[str, str, np.ndarray]] = []
     for label, slots in chosen.items():
         with _swapped(own, given, slots):
-            lines.append((label, "moved", measured()))
+            lines.append((label, "moved", measured(recipient)))
         with _swapped(own, given, every, keep=slots):
-            lines.append((label, "kept", measured()))
-    values = np.array([base, best, *(measures for _, _, measures in lines)])
+            lines.append((label, "kept", measured(recipient)))
+    each = np.array([base, best, *(measures for _, _, measures in lines)])
+    values, errors = each.mean(axis=-1), standard_error(each - base, axis=-1)
     table = pd.DataFrame(
         {
             "component": ["recipient", "donor", *(label for label, _, _ in lines)],
@@ -150,7 +151,9 @@ def patch_parameters(
     )
     for i, name in enumerate(MEASURES):
         table[f"recovered_{name}"] = recovered(values[:, i], base[i], best[i])
-    return table
+    for i, name in enumerate(MEASURES):
+        table[f"{name}_se"] = errors[:, i]
+    return table.assign(n=len(tokens))
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def ablate_positions(
         seed: of permuted.
 
     Returns:
-        one line a method and position: method, position, loss, loss_ablated, accuracy, accuracy_ablated.
+        one line a method and position: method, and the columns of `effect_table`.
 
     Raises:
         UserError: the model adds no positional embedding (rotary, say, or none); no such method; mean or permuted
@@ -84,6 +84,6 @@ def ablate_positions(
             orders = [torch.randperm(inputs.shape[1], generator=generator) for _ in range(permutations)]
             repeats = [scored(lambda embedding, order=order: embedding[:, order]) for order in orders]
             means = {name: np.mean([getattr(one, name) for one in repeats], axis=0) for name in MEASURES}
-            edited = Scores(plain.rows, **means)
+            edited = Scores(plain.rows, **means, each=np.mean([one.each for one in repeats], axis=0))
         tables.append(effect_table({"method": method}, plain, edited))
     return pd.concat(tables, ignore_index=True)

@@ -37,12 +37,14 @@ class Scores:
         loss: −log p(next token), nats, `[rows]`; NaN, as the others, where a model's logits are.
         accuracy: share of sequences whose most likely next token is the right one, `[rows]`; teacher-forced.
         logit_difference: logit of the right token minus the mean logit of all others, `[rows]`.
+        each: the three of each sequence, `[3, batch, rows]`.
     """
 
     rows: tuple[int, ...]
     loss: np.ndarray
     accuracy: np.ndarray
     logit_difference: np.ndarray
+    each: np.ndarray
 
     def mean(self) -> dict[str, float]:
         """The three numbers averaged over the positions."""
@@ -79,7 +81,15 @@ def score(
     right = TokenBatch(tokens.to(logits.device)).targets
     per_sequence = measures_of(logits[:, index], right[:, index])
     means = per_sequence.mean(dim=1).cpu().numpy()
-    return Scores(chosen, *means)
+    return Scores(chosen, *means, each=per_sequence.cpu().numpy())
+
+
+def standard_error(values: np.ndarray, axis: int = 0) -> np.ndarray:
+    """Of the mean over sequences: standard deviation (n − 1) / √n; NaN of a single one."""
+    n = values.shape[axis]
+    if n < 2:
+        return np.full(np.delete(values.shape, axis), np.nan)
+    return values.std(axis=axis, ddof=1) / np.sqrt(n)
 
 
 def measures_of(

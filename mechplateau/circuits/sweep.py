@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechplateau.circuits._resuming import Resumer, acts_on_its_own_position
@@ -34,7 +34,7 @@ from mechplateau.circuits._sameness import require_alike_written, require_other_
 from mechplateau.circuits.editing import head_axis, require_hook
 from mechplateau.circuits.patching import Patch, activations
 from mechplateau.circuits.progress import Clock, Listener, listener_for
-from mechplateau.circuits.scoring import MEASURES, checked_rows, inputs_of, measures_of
+from mechplateau.circuits.scoring import MEASURES, checked_rows, inputs_of, measures_of, standard_error
 from mechplateau.errors import UserError
 from mechplateau.objectives import TokenBatch
 from mechplateau.schema import whole_number
@@ -42,11 +42,12 @@ from mechplateau.schema import whole_number
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
-Sums = np.ndarray
-"""Loss, accuracy and logit difference, summed over sequences and scored rows."""
+Each = np.ndarray
+"""Loss, accuracy and logit difference of each sequence, `[3, batch]`, summed over the scored rows."""
 
 SAME = 1e-6
-"""Donor and recipient that differ by no more than this in a measure have no difference to recover in it."""
+"""Donor and recipient that differ by no more than this in a measure have no difference to recover in it; nor have those
+whose mean difference is within two of its standard errors."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,10 @@ class PatchResult:
 
     Attributes:
         table: one line a patch: hook, head (null: all), position (null: all), the three measures of the patched model
-            (means over sequences and scored positions), and `recovered_…` of each: (patched − recipient) /
+            (means over sequences and scored positions), `recovered_…` of each: (patched − recipient) /
             (donor − recipient), so 0 where the patch does nothing and 1 where it does all that the donor does; null
-            where donor and recipient do not differ.
+            where donor and recipient do not differ by more than two standard errors; `…_se` of each: the standard error
+            over sequences of patched − recipient; n: how many sequences.
         recipient, donor: the measures without any patch.
     """
 
@@ -154,16 +156,17 @@ def patch_sweep(
     listener = listener_for(progress, "patching")
     clock: Clock | None = None
 
-    totals: dict[tuple[str, int | None, int | None], Sums] = {}
-    base, best = np.zeros(3), np.zeros(3)
+    totals: dict[tuple[str, int | None, int | None], list[Each]] = {}
+    base: list[Each] = []
+    best: list[Each] = []
     for first in range(0, len(inputs), batch_size):
         part = slice(first, first + batch_size)
         right = TokenBatch(tokens[part].to(inputs.device)).targets[:, list(scored)]
         batch = _Batch(Resumer(recipient, inputs[part], scored, memory_limit), right)
         given = activations(donor, donor_inputs[part], names)
         own = measures_of(donor(donor_inputs[part])[:, list(scored)], right)
-        base += batch.base.sum(axis=1)
-        best += own.sum(dim=(1, 2)).cpu().numpy()
+        base.append(batch.base.sum(axis=-1))
+        best.append(own.sum(dim=-1).cpu().numpy())
         heads = {name: _heads(name, given[name], by_head) for name in names}
         cost = {name: batch.cost(name, patched_at) for name in names}
         if clock is None:
@@ -171,11 +174,10 @@ def patch_sweep(
             clock = Clock(whole, listener)
         for name in names:
             for head in heads[name]:
-                for position, sums in batch.patched(name, given[name], head, patched_at):
-                    key = (name, head, position)
-                    totals[key] = totals.get(key, 0.0) + sums
+                for position, each in batch.patched(name, given[name], head, patched_at):
+                    totals.setdefault((name, head, position), []).append(each)
                 clock.add(cost[name])
-    return _result(totals, base, best, len(inputs) * len(scored))
+    return _result(totals, _means(base, len(scored)), _means(best, len(scored)), len(scored))
 
 
 def firing_hooks(model: HookedTransformer, inputs: Int[Tensor, "batch pos"]) -> list[str]:
@@ -190,8 +192,8 @@ class _Batch:
     def __init__(self, resumer: Resumer, right: Int[Tensor, "batch rows"]):
         self.resumer = resumer
         self.right = right
-        self.base: Sums = self._sums(resumer.base_logits)[0]
-        """`[3, rows]`: the recipient's own."""
+        self.base = self._measured(resumer.base_logits)[0]
+        """`[3, batch, rows]`: the recipient's own."""
 
     def cost(self, hook: str, positions: tuple[int, ...] | None) -> int:
         """Positions that patching this hook takes through the model, for one head."""
@@ -204,34 +206,33 @@ class _Batch:
 
     def patched(
         self, hook: str, given: Tensor, head: int | None, positions: tuple[int, ...] | None
-    ) -> Iterator[tuple[int | None, Sums]]:
-        """The sums over sequences and rows for each patched position (None: all at once)."""
+    ) -> Iterator[tuple[int | None, Each]]:
+        """The sums over rows for each patched position (None: all at once)."""
         if positions is None:
             patch = Patch(hook, given, None, head)
-            yield None, self._sums(self.resumer.run(hook, [patch], 0).logits)[0].sum(axis=1)
+            yield None, self._measured(self.resumer.run(hook, [patch], 0).logits)[0].sum(axis=-1)
         elif acts_on_its_own_position(self.resumer.model, hook):
-            each = self._sums(self.resumer.run(hook, [Patch(hook, given, None, head)], 0).logits)[0]
+            each = self._measured(self.resumer.run(hook, [Patch(hook, given, None, head)], 0).logits)[0]
             for position in positions:
                 changed = self.base.copy()
                 if position in self.resumer.rows:
                     row = self.resumer.rows.index(position)
-                    changed[:, row] = each[:, row]
-                yield position, changed.sum(axis=1)
+                    changed[..., row] = each[..., row]
+                yield position, changed.sum(axis=-1)
         else:
             for chunk in self.resumer.chunks(positions):
                 patches = [Patch(hook, given, (position,), head) for position in chunk]
                 out = self.resumer.run(hook, patches, min(chunk))
-                sums = self._sums(out.logits, out.order)
-                before = self.base[:, list(out.left_out)].sum(axis=1)
-                for position, changed in zip(chunk, sums, strict=True):
-                    yield position, before + changed.sum(axis=1)
+                before = self.base[..., list(out.left_out)].sum(axis=-1)
+                for position, changed in zip(chunk, self._measured(out.logits, out.order), strict=True):
+                    yield position, before + changed.sum(axis=-1)
 
-    def _sums(self, logits: Tensor, rows: Sequence[int] | None = None) -> Sums:
-        """`[variants, 3, rows]`, summed over sequences; the variants are stacked along the batch."""
+    def _measured(self, logits: Tensor, rows: Sequence[int] | None = None) -> np.ndarray:
+        """`[variants, 3, batch, rows]`; the variants are stacked along the batch."""
         right = self.right if rows is None else self.right[:, list(rows)]
         variants = logits.shape[0] // right.shape[0]
         measures = measures_of(logits, right.repeat(variants, 1))
-        return measures.unflatten(1, (variants, -1)).sum(dim=2).transpose(0, 1).cpu().numpy()
+        return measures.unflatten(1, (variants, -1)).transpose(0, 1).cpu().numpy()
 
 
 def _positions(positions: Sequence[int] | str, length: int) -> tuple[int, ...] | None:
@@ -247,12 +248,17 @@ def _heads(hook: str, activation: Tensor, by_head: bool) -> list[int | None]:
     return [None] if axis is None or not by_head else list(range(activation.shape[axis]))
 
 
+def _means(parts: Sequence[Each], n_rows: int) -> Each:
+    """Means over the rows, all sequences behind one another."""
+    return np.concatenate(parts, axis=1) / n_rows
+
+
 def _result(
-    totals: Mapping[tuple[str, int | None, int | None], Sums], base: Sums, best: Sums, count: int
+    totals: Mapping[tuple[str, int | None, int | None], Sequence[Each]], base: Each, best: Each, n_rows: int
 ) -> PatchResult:
     keys = list(totals)
-    means = np.stack([totals[key] for key in keys]) / count
-    base, best = base / count, best / count
+    patched = np.stack([_means(totals[key], n_rows) for key in keys])
+    means, errors = patched.mean(axis=-1), standard_error(patched - base, axis=-1)
     columns: dict[str, object] = {
         "hook": [hook for hook, _, _ in keys],
         "head": pd.array([head for _, head, _ in keys], dtype="Int64"),
@@ -261,15 +267,27 @@ def _result(
     }
     for i, name in enumerate(MEASURES):
         columns[f"recovered_{name}"] = recovered(means[:, i], base[i], best[i])
+    columns |= {f"{name}_se": errors[:, i] for i, name in enumerate(MEASURES)}
     return PatchResult(
-        pd.DataFrame(columns),
-        dict(zip(MEASURES, base.tolist(), strict=True)),
-        dict(zip(MEASURES, best.tolist(), strict=True)),
+        pd.DataFrame({**columns, "n": base.shape[1]}),
+        dict(zip(MEASURES, base.mean(axis=1).tolist(), strict=True)),
+        dict(zip(MEASURES, best.mean(axis=1).tolist(), strict=True)),
     )
 
 
-def recovered(patched: np.ndarray, recipient: float, donor: float) -> pd.api.extensions.ExtensionArray:
-    """(patched − recipient) / (donor − recipient), null where the two do not differ."""
-    if abs(donor - recipient) <= SAME:
+def recovered(
+    patched: Float[np.ndarray, " patches"],
+    recipient: Float[np.ndarray, " batch"],
+    donor: Float[np.ndarray, " batch"],
+) -> pd.api.extensions.ExtensionArray:
+    """(patched − recipient) / (donor − recipient), means over sequences.
+
+    Null where recipient and donor do not differ: their mean difference is within two of its standard errors, or within
+    `SAME`. A share of nothing would be noise divided by noise.
+    """
+    difference = donor - recipient
+    noise = np.nan_to_num(2 * float(standard_error(difference)))
+    if not abs(difference.mean()) > max(SAME, noise):
         return pd.array([None] * len(patched), dtype="Float64")
-    return pd.array((patched - recipient) / (donor - recipient), dtype="Float64")
+    own = recipient.mean()
+    return pd.array((patched - own) / (donor.mean() - own), dtype="Float64")

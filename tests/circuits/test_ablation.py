@@ -14,7 +14,7 @@ from mechplateau.errors import UserError
 from mechplateau.tasks import MovingWindowSum
 
 from .conftest import make_model, plain_model
-from .planted import N_POSITIONS, copied_tokens, empty_model, plant_previous_token_head
+from .planted import N_POSITIONS, N_TOKENS, copied_tokens, empty_model, plant_previous_token_head
 
 ROWS = tuple(range(1, N_POSITIONS))
 
@@ -209,3 +209,50 @@ def test_a_model_without_positional_embedding_says_so(tokens):
         UserError, match="methods: expected a list of some of zero, mean, permuted, got \\['none'\\]"
     ):
         ablate_positions(make_model(), tokens, methods=["none"])
+
+
+def test_values_are_replaced_at_the_entries_alone(generator):
+    """By hand: z plus what the pattern reads of the change in the values at these entries."""
+    model = make_model()
+    tokens = torch.randint(0, model.cfg.d_vocab, (5, 7), generator=generator)
+    inputs = tokens[:, :-1]
+    entries = torch.zeros(1, 6, 6, dtype=torch.bool)
+    entries[0, 4, [1, 3]] = True
+    with torch.no_grad():
+        logits, cache = model.run_with_cache(inputs)
+        pattern, v, z = (cache[f"blocks.0.attn.hook_{name}"] for name in ("pattern", "v", "z"))
+        change = v.mean(0, keepdim=True) - v
+        edited = z.clone()
+        for key in (1, 3):
+            edited[:, 4, 1] += pattern[:, 1, 4, key, None] * change[:, key, 1]
+        by_hand = model.run_with_hooks(inputs, fwd_hooks=[("blocks.0.attn.hook_z", lambda z, hook: edited)])
+    table = ablate_attention(model, tokens, {0: entries}, method="mean", of="values", heads=[1])
+    np.testing.assert_allclose(table["loss_ablated"], score(by_hand, tokens).loss, atol=1e-6)
+    p = torch.stack([pattern[:, 1, 4, key] for key in (1, 3)]).double()
+    varies = 1 - p.mean(1).square().sum() / p.square().mean(1).sum()
+    assert table["pattern_varies"][0] == pytest.approx(float(varies), rel=1e-6)
+    rises = score(by_hand, tokens).each[0] - score(logits, tokens).each[0]
+    np.testing.assert_allclose(table["loss_se"], rises.std(axis=0, ddof=1) / 5**0.5, atol=1e-6)
+    assert set(table["n"]) == {5}
+    zero = [ablate_attention(model, tokens, {0: entries}, of=of) for of in ("pattern", "values")]
+    np.testing.assert_allclose(zero[0]["loss_ablated"], zero[1]["loss_ablated"], atol=1e-6)
+
+
+def test_a_fixed_pattern_does_not_vary_and_constant_values_bring_nothing(generator):
+    """Attention by position: resampling the pattern does nothing by construction, resampling values does."""
+    model = empty_model(1)
+    plant_previous_token_head(model)
+    tokens = torch.randint(0, N_TOKENS, (12, 7), generator=generator)
+    entries = {0: torch.eye(6, dtype=torch.bool).roll(1, 0)[None]}
+    of_pattern = ablate_attention(model, tokens, entries, method="resample")
+    assert of_pattern["pattern_varies"][0] < 1e-6
+    np.testing.assert_allclose(of_pattern["loss_ablated"], of_pattern["loss"], atol=1e-6)
+    of_values = ablate_attention(model, tokens, entries, method="resample", of="values")
+    assert (of_values["loss_ablated"][1:] != of_values["loss"][1:]).any()
+    with torch.no_grad():
+        model.blocks[0].attn.W_V.zero_()
+        model.blocks[0].attn.b_V[0, 0] = 1.0
+    constant = ablate_attention(model, tokens, entries, method="resample", of="values")
+    np.testing.assert_allclose(constant["loss_ablated"], constant["loss"], atol=1e-6)
+    with pytest.raises(UserError, match="of: expected pattern or values, got 'keys'"):
+        ablate_attention(model, tokens, entries, of="keys")

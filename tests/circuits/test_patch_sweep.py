@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from mechplateau.circuits.patching import Patch, activations, run_patched
 from mechplateau.circuits.scoring import MEASURES, score
-from mechplateau.circuits.sweep import firing_hooks, patch_sweep
+from mechplateau.circuits.sweep import firing_hooks, patch_sweep, recovered
 from mechplateau.errors import UserError
 
 from .conftest import VOCAB, make_model
@@ -43,6 +44,7 @@ def test_a_sweep_is_a_loop_of_single_patches(two_models, tokens, positions):
 
 def test_what_is_recovered_is_a_share_of_the_difference(tokens):
     recipient, donor = make_model(seed=0), make_model(seed=1)
+    tokens = tokens[:1]  # over several sequences, models of random weights do not differ beyond noise
     result = patch_sweep(recipient, donor, tokens, rows=ROWS, positions="all", by_head=False)
     own = score(recipient(tokens[:, :-1]), tokens, ROWS).mean()
     best = score(donor(tokens[:, :-1]), tokens, ROWS).mean()
@@ -57,6 +59,30 @@ def test_what_is_recovered_is_a_share_of_the_difference(tokens):
     assert line["recovered_loss"] == pytest.approx(expected, abs=1e-6)
 
 
+def test_a_difference_within_its_noise_has_no_share_and_changes_have_errors(generator):
+    recipient, donor = make_model(seed=0), make_model(seed=1)
+    tokens = torch.randint(0, VOCAB, (40, 9), generator=generator)
+    result = patch_sweep(recipient, donor, tokens, rows=ROWS, hooks=["hook_embed"], positions="all")
+    own, best = (score(model(tokens[:, :-1]), tokens, ROWS).each.mean(-1) for model in (recipient, donor))
+    for i, name in enumerate(MEASURES):
+        difference = best[i] - own[i]
+        noise = difference.std(ddof=1) / 40**0.5
+        assert result.table[f"recovered_{name}"].isna().all() == (abs(difference.mean()) <= 2 * noise)
+    given = activations(donor, tokens[:, :-1], ["hook_embed"])["hook_embed"]
+    patched = score(run_patched(recipient, tokens[:, :-1], [Patch("hook_embed", given)]), tokens, ROWS)
+    change = patched.each.mean(-1)[0] - own[0]
+    assert result.table["loss_se"].item() == pytest.approx(change.std(ddof=1) / 40**0.5, rel=1e-4)
+    assert result.table["n"].item() == 40
+
+
+def test_shares_of_known_numbers():
+    own, best = np.array([1.0, 2.0, 3.0]), np.array([2.0, 3.0, 5.0])
+    assert list(recovered(np.array([2.0, 10 / 3]), own, best)) == pytest.approx([0.0, 1.0])
+    # Differences 1, −1, 0.3: mean 0.1, standard error 0.586.
+    assert recovered(np.array([2.0]), own, own + np.array([1.0, -1.0, 0.3])).isna().all()
+    assert recovered(np.array([2.0]), own[:1], best[:1])[0] == 1.0
+
+
 def test_a_model_patched_with_itself_does_not_change_and_has_nothing_to_recover(tokens):
     model = make_model()
     result = patch_sweep(model, model, tokens, rows=ROWS, identity=True)
@@ -66,7 +92,7 @@ def test_a_model_patched_with_itself_does_not_change_and_has_nothing_to_recover(
 
 
 def test_other_tokens_for_the_donor(tokens):
-    model = make_model()
+    model, tokens = make_model(), tokens[:1]
     corrupt = tokens.clone()
     corrupt[:, 2] = (corrupt[:, 2] + 1) % VOCAB
     result = patch_sweep(model, model, corrupt, donor_tokens=tokens, rows=ROWS, hooks=["hook_embed"])

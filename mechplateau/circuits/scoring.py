@@ -80,8 +80,8 @@ def score(
     index = torch.tensor(chosen, device=logits.device)
     right = TokenBatch(tokens.to(logits.device)).targets
     per_sequence = measures_of(logits[:, index], right[:, index])
-    means = per_sequence.mean(dim=1).cpu().numpy()
-    return Scores(chosen, *means, each=per_sequence.cpu().numpy())
+    loss, accuracy, difference = per_sequence.mean(dim=1).cpu().numpy()
+    return Scores(chosen, loss, accuracy, difference, per_sequence.cpu().numpy())
 
 
 def standard_error(values: np.ndarray, axis: int = 0) -> np.ndarray:

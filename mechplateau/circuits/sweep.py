@@ -13,6 +13,9 @@ exact up to rounding, for any causal HookedTransformer:
     positions in one forward then gives, row by row, the answers of patching each position alone.
 3.  Past the last attention only rows that are scored are computed, and several positions share one forward.
 
+`method="gradient"` estimates all of them from one forward and one backward instead, "both" puts the estimate beside the
+exact numbers (`mechplateau.circuits.gradients`).
+
 Memory: the activations of `batch_size` sequences at the hooks patched, and a forward of at most `memory_limit` bytes.
 For single patches, or to see the logits, use `run_patched`.
 """
@@ -20,7 +23,7 @@ For single patches, or to see the logits, use `run_patched`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,6 +35,7 @@ from torch import Tensor
 from mechplateau.circuits._resuming import Resumer, acts_on_its_own_position
 from mechplateau.circuits._sameness import require_alike_written, require_other_activations
 from mechplateau.circuits.editing import head_axis, require_hook
+from mechplateau.circuits.gradients import LINEARIZED, first_order_changes
 from mechplateau.circuits.patching import Patch, activations
 from mechplateau.circuits.progress import Clock, Listener, listener_for
 from mechplateau.circuits.scoring import MEASURES, checked_rows, inputs_of, measures_of, standard_error
@@ -42,9 +46,13 @@ from mechplateau.schema import whole_number
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
+Key = tuple[str, int | None, int | None]
+"""Hook, head, position."""
+
 Each = np.ndarray
 """Loss, accuracy and logit difference of each sequence, `[3, batch]`, summed over the scored rows."""
 
+METHODS = ("exact", "gradient", "both")
 SAME = 1e-6
 """Donor and recipient that differ by no more than this in a measure have no difference to recover in it; nor have those
 whose mean difference is within two of its standard errors."""
@@ -61,11 +69,14 @@ class PatchResult:
             where donor and recipient do not differ by more than two standard errors; `…_se` of each: the standard error
             over sequences of patched − recipient; n: how many sequences.
         recipient, donor: the measures without any patch.
+        rank_correlation: with method "both", Spearman's ρ over the lines of the table between exact and estimated
+            `loss` and `logit_difference`; None where one of them is constant, or without "both".
     """
 
     table: pd.DataFrame
     recipient: dict[str, float]
     donor: dict[str, float]
+    rank_correlation: dict[str, float | None] = field(default_factory=dict)
 
     def grid(self, measure: str = "recovered_loss") -> pd.DataFrame:
         """One measure as hook (and head) × position.
@@ -97,6 +108,7 @@ def patch_sweep(
     hooks: Sequence[str] | None = None,
     positions: Sequence[int] | str = "each",
     by_head: bool = True,
+    method: str = "exact",
     batch_size: int = 64,
     memory_limit: float = 5e8,
     identity: bool = False,
@@ -113,6 +125,8 @@ def patch_sweep(
         hooks: different names of hook points; None: every one that fires in this model.
         positions: "each", some, or "all": the whole activation at once.
         by_head: one head at a time, where an activation has heads.
+        method: "exact"; "gradient": to first order, with accuracies undefined; "both": exact, with the estimates as
+            `loss_gradient` and `logit_difference_gradient` beside, and their rank correlation.
         batch_size: sequences at a time.
         memory_limit: bytes that one forward's activations may take, about.
         identity: allow a model to be patched with what it computes itself (which changes nothing: a check), or, in a
@@ -153,21 +167,29 @@ def patch_sweep(
         require_hook(recipient, name)
         require_hook(donor, name)
     patched_at = _positions(positions, inputs.shape[1])
+    if method not in METHODS:
+        raise UserError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
     listener = listener_for(progress, "patching")
     clock: Clock | None = None
 
-    totals: dict[tuple[str, int | None, int | None], list[Each]] = {}
+    totals: dict[Key, list[Each]] = {}
+    estimates: dict[Key, list[Each]] = {}
     base: list[Each] = []
     best: list[Each] = []
     for first in range(0, len(inputs), batch_size):
         part = slice(first, first + batch_size)
         right = TokenBatch(tokens[part].to(inputs.device)).targets[:, list(scored)]
-        batch = _Batch(Resumer(recipient, inputs[part], scored, memory_limit), right)
         given = activations(donor, donor_inputs[part], names)
-        own = measures_of(donor(donor_inputs[part])[:, list(scored)], right)
-        base.append(batch.base.sum(axis=-1))
-        best.append(own.sum(dim=-1).cpu().numpy())
+        best.append(_summed(donor(donor_inputs[part]), scored, right))
         heads = {name: _heads(name, given[name], by_head) for name in names}
+        if method != "exact":
+            changes = first_order_changes(recipient, inputs[part], given, right, scored)
+            _add_estimates(estimates, changes, heads, patched_at)
+        if method == "gradient":
+            base.append(_summed(recipient(inputs[part]), scored, right))
+            continue
+        batch = _Batch(Resumer(recipient, inputs[part], scored, memory_limit), right)
+        base.append(batch.base.sum(axis=-1))
         cost = {name: batch.cost(name, patched_at) for name in names}
         if clock is None:
             whole = sum(cost[name] * len(heads[name]) for name in names) * len(inputs) // len(right)
@@ -177,7 +199,7 @@ def patch_sweep(
                 for position, each in batch.patched(name, given[name], head, patched_at):
                     totals.setdefault((name, head, position), []).append(each)
                 clock.add(cost[name])
-    return _result(totals, _means(base, len(scored)), _means(best, len(scored)), len(scored))
+    return _result(totals, estimates, _means(base, len(scored)), _means(best, len(scored)), len(scored))
 
 
 def firing_hooks(model: HookedTransformer, inputs: Int[Tensor, "batch pos"]) -> list[str]:
@@ -253,11 +275,39 @@ def _means(parts: Sequence[Each], n_rows: int) -> Each:
     return np.concatenate(parts, axis=1) / n_rows
 
 
+def _summed(logits: Tensor, rows: Sequence[int], right: Int[Tensor, "batch rows"]) -> Each:
+    return measures_of(logits[:, list(rows)], right).sum(dim=-1).cpu().numpy()
+
+
+def _add_estimates(
+    estimates: dict[Key, list[Each]],
+    changes: Mapping[str, Tensor],
+    heads: Mapping[str, list[int | None]],
+    positions: tuple[int, ...] | None,
+) -> None:
+    """`[2, batch]` for each patch: the estimated changes of the means over rows."""
+    for name, change in changes.items():
+        for head in heads[name]:
+            of_head = change.sum(dim=-1) if head is None else change[..., head]
+            for position in (None,) if positions is None else positions:
+                one = of_head.sum(dim=-1) if position is None else of_head[..., position]
+                estimates.setdefault((name, head, position), []).append(one.cpu().numpy())
+
+
 def _result(
-    totals: Mapping[tuple[str, int | None, int | None], Sequence[Each]], base: Each, best: Each, n_rows: int
+    totals: Mapping[Key, Sequence[Each]],
+    estimates: Mapping[Key, Sequence[Each]],
+    base: Each,
+    best: Each,
+    n_rows: int,
 ) -> PatchResult:
-    keys = list(totals)
-    patched = np.stack([_means(totals[key], n_rows) for key in keys])
+    keys = list(totals or estimates)
+    estimated = np.full((len(keys), *base.shape), np.nan)
+    if estimates:
+        changes = np.stack([np.concatenate(estimates[key], axis=1) for key in keys])
+        estimated[:, [MEASURES.index(name) for name in LINEARIZED]] = changes
+        estimated += base
+    patched = np.stack([_means(totals[key], n_rows) for key in keys]) if totals else estimated
     means, errors = patched.mean(axis=-1), standard_error(patched - base, axis=-1)
     columns: dict[str, object] = {
         "hook": [hook for hook, _, _ in keys],
@@ -268,10 +318,18 @@ def _result(
     for i, name in enumerate(MEASURES):
         columns[f"recovered_{name}"] = recovered(means[:, i], base[i], best[i])
     columns |= {f"{name}_se": errors[:, i] for i, name in enumerate(MEASURES)}
+    correlations: dict[str, float | None] = {}
+    if totals and estimates:
+        for name in LINEARIZED:
+            exact, estimate = means[:, MEASURES.index(name)], estimated.mean(axis=-1)[:, MEASURES.index(name)]
+            columns[f"{name}_gradient"] = estimate
+            correlation = pd.Series(exact).rank().corr(pd.Series(estimate).rank())
+            correlations[name] = None if np.isnan(correlation) else float(correlation)
     return PatchResult(
         pd.DataFrame({**columns, "n": base.shape[1]}),
         dict(zip(MEASURES, base.mean(axis=1).tolist(), strict=True)),
         dict(zip(MEASURES, best.mean(axis=1).tolist(), strict=True)),
+        correlations,
     )
 
 

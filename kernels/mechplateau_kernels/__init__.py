@@ -5,21 +5,40 @@ and works where Triton is missing. `backend="auto"` runs Triton on CUDA and vect
 """
 
 from ._dispatch import BackendUnavailable
-from .attention import LinearAttentionOutput, linear_attention
+from .attention import (
+    AttentionOutput,
+    AttentionOutputWithStatistics,
+    Codes,
+    Entries,
+    First,
+    Listed,
+    Offsets,
+    PositionSet,
+    linear_attention,
+    softmax_attention,
+)
 from .capture import Captured
 from .cosine import mean_pairwise_cosine, pairwise_cosine
 from .progress import apm, apm_per_sample, zero_attention
 from .report import backend_report
 
 __all__ = [
+    "AttentionOutput",
+    "AttentionOutputWithStatistics",
     "BackendUnavailable",
     "Captured",
-    "LinearAttentionOutput",
+    "Codes",
+    "Entries",
+    "First",
+    "Listed",
+    "Offsets",
+    "PositionSet",
     "apm",
     "apm_per_sample",
     "backend_report",
     "linear_attention",
     "mean_pairwise_cosine",
     "pairwise_cosine",
+    "softmax_attention",
     "zero_attention",
 ]

@@ -145,7 +145,7 @@ def test_apm_is_a_training_signal():
         (dict.fromkeys("qkv", torch.zeros(2, 5, 1, 3).to(torch.float8_e5m2)), "of 16 to 64 bits"),
         (dict.fromkeys("qkv", torch.zeros(2, 5, 1, 3, dtype=torch.complex64)), "of 16 to 64 bits"),
         ({"v": None}, "expected tensors q, k, v; got Tensor, Tensor, NoneType"),
-        ({"intervene": [[True]]}, "intervene: expected a bool tensor; got list"),
+        ({"intervene": [[True]]}, "intervene: expected a bool tensor or a set; got list"),
     ],
 )
 def test_bad_input_names_what_was_expected(change, message):

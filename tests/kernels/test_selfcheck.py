@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mechplateau_kernels import _dispatch, _selfcheck
 from mechplateau_kernels.attention import ops, reference
 from mechplateau_kernels.attention.configs import Options
-from mechplateau_kernels.attention.sets import pack
+from mechplateau_kernels.attention.planes import pack
 from mechplateau_kernels.cosine import ops as cosine_ops
 from mechplateau_kernels.cosine import reference as cosine_reference
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from .._launch import placed
 from . import reference
 from .configs import Call, Options
-from .sets import pack
+from .planes import pack
 
 __all__ = ["backward_is_exact", "forward_is_exact"]
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import mechplateau_kernels as mk
 from mechplateau_kernels.attention import launch
-from mechplateau_kernels.attention.sets import pack
+from mechplateau_kernels.attention.planes import pack
 
 DEVICE = "cpu" if launch.INTERPRETED else "cuda"
 MASK = torch.ones(5, 5, dtype=torch.bool).tril().triu(-1)

@@ -1,0 +1,225 @@
+"""Attention of any length as a torch operation: autograd, vmap, torch.compile.
+
+The fast ways give first derivatives. Second and higher ones are the reference's, with the whole map, taken where a
+graph of the backward pass is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._dispatch import full_precision
+from .._library import define, define_vmap, differentiable, fold, unfold
+from . import blocked, reference
+from .kind import PER_SET, Kind, Sets, decode, encode
+from .results import AttentionOutput, AttentionOutputWithStatistics
+
+__all__ = ["run"]
+
+ARGUMENTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? c_tensor, Tensor[] held, int[] numbers, bool softmax, float scale, "
+    "float soft_cap, bool causal, float c, float bias, int n_sets, bool allowed, bool intervene, bool statistics, "
+    "str algorithm, str precision"
+)
+N_FLAGS = len(Kind._fields)
+N_GRADS = 4
+"""Outputs with a gradient: output, row mass, set mass, entropy."""
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, c_tensor: Tensor | None, held: Sequence[Tensor], numbers: Sequence[int],
+    *flags: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    kind = Kind(*flags)
+    with full_precision(q.device):
+        results = blocked.forward(q, k, v, c_tensor, decode(held, numbers, kind), kind)
+    return (results[0].contiguous(), *results[1:])
+
+
+def _forward_fake(
+    q: Tensor, k: Tensor, v: Tensor, c_tensor: Tensor | None, held: Sequence[Tensor], numbers: Sequence[int],
+    *flags: Any,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    kind = Kind(*flags)
+    batch, pos, heads, _ = q.shape
+    dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
+    wanted = pos if kind.statistics else 0
+    return (
+        v.new_empty(batch, pos, heads, v.shape[3]),
+        q.new_empty(batch, heads, pos, dtype=dtype),
+        q.new_empty(batch, heads, kind.n_sets, pos, dtype=dtype),
+        q.new_empty(batch, heads, wanted, dtype=dtype),
+        q.new_empty(batch, heads, wanted, dtype=torch.int64),
+        q.new_empty(batch, heads, wanted, dtype=dtype),
+    )
+
+
+def _backward(
+    grad_output: Tensor, grad_row: Tensor | None, grad_set: Tensor | None, grad_entropy: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, c_tensor: Tensor | None, held: Sequence[Tensor], numbers: Sequence[int],
+    *flags: Any,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    kind = Kind(*flags)
+    with full_precision(q.device):
+        grads = blocked.backward(
+            grad_output,
+            grad_row,
+            grad_set,
+            grad_entropy,
+            q,
+            k,
+            v,
+            c_tensor,
+            decode(held, numbers, kind),
+            kind,
+        )
+    return grads[0].contiguous(), grads[1].contiguous(), grads[2].contiguous()
+
+
+def _backward_fake(
+    grad_output: Tensor, grad_row: Tensor | None, grad_set: Tensor | None, grad_entropy: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, *rest: Any,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
+
+
+define(f"attention({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)", _forward, _forward_fake)
+define(
+    "attention_backward(Tensor grad_output, Tensor? grad_row, Tensor? grad_set, Tensor? grad_entropy, "
+    f"{ARGUMENTS}) -> (Tensor, Tensor, Tensor)",
+    _backward,
+    _backward_fake,
+)
+
+
+def _fold_inputs(size: int, dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, ...]:
+    q, k, v, c_tensor, held, numbers = arguments
+    if dims[3] is not None:
+        raise NotImplementedError("attention: vmap cannot map c; map q, k, v or the sets")
+    q, k, v = (fold(x, dim, size) for x, dim in zip((q, k, v), dims, strict=False))
+    samples = q.shape[0] // size
+
+    def of_every_sample(x: Tensor, dim: int | None) -> Tensor:
+        if dim is None and x.shape[0] == 1:
+            return x
+        x = x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+        return x.expand(size, samples, *x.shape[2:]).flatten(0, 1)
+
+    held = [of_every_sample(x, dim) for x, dim in zip(held, dims[4], strict=True)]
+    return q, k, v, c_tensor, held, numbers
+
+
+def _dims_of_held(dims: Any, held: Sequence[Tensor]) -> list[int | None]:
+    return [None] * len(held) if dims is None else list(dims)
+
+
+def _forward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+    dims = [*in_dims[:4], _dims_of_held(in_dims[4], arguments[4])]
+    folded = _fold_inputs(info.batch_size, dims, arguments[:6])
+    results = torch.ops.mechplateau.attention(*folded, *arguments[6:])
+    return tuple(unfold(x, info.batch_size) for x in results), (0,) * len(results)
+
+
+def _backward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+    size = info.batch_size
+    n = N_GRADS
+    dims = [*in_dims[n : n + 4], _dims_of_held(in_dims[n + 4], arguments[n + 4])]
+    folded = _fold_inputs(size, dims, arguments[n : n + 6])
+    grads = [
+        None if x is None else fold(x, dim, size) for x, dim in zip(arguments[:n], in_dims[:n], strict=True)
+    ]
+    results = torch.ops.mechplateau.attention_backward(*grads, *folded, *arguments[n + 6 :])
+    return tuple(unfold(x, size) for x in results), (0, 0, 0)
+
+
+define_vmap("attention", _forward_vmap)
+define_vmap("attention_backward", _backward_vmap)
+
+
+def _split(arguments: tuple[Any, ...]) -> tuple[Kind, tuple[int, ...], list[Tensor]]:
+    """Flat arguments after q, k, v and c (torch.compile wants them flat): flags, the sets' numbers, their tensors."""
+    kind = Kind(*arguments[:N_FLAGS])
+    end = N_FLAGS + PER_SET * (kind.n_sets + kind.allowed + kind.intervene)
+    return kind, tuple(arguments[N_FLAGS:end]), list(arguments[end:])
+
+
+def _backward_operation(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    kind, numbers, held = _split(arguments[N_GRADS + 4 :])
+    return torch.ops.mechplateau.attention_backward(*arguments[: N_GRADS + 4], held, numbers, *kind)
+
+
+def _gradients_by_reference(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *grads, q, k, v, c_tensor = arguments[: N_GRADS + 4]
+    kind, numbers, held = _split(arguments[N_GRADS + 4 :])
+    sets = decode(held, numbers, kind)
+
+    def outputs(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        results = reference.attention(q, k, v, c_tensor, sets, kind)
+        return (*results[:3], results[5])
+
+    # The products of a backward pass are autocast as well where it runs inside autocast.
+    with full_precision(q.device):
+        results, pull_back = torch.func.vjp(outputs, q, k, v)[:2]
+        given = zip(results, grads, strict=True)
+        return pull_back(tuple(torch.zeros_like(x) if g is None else g for x, g in given))
+
+
+_differentiable_backward = differentiable(_backward_operation, _gradients_by_reference)
+
+
+class _Attention(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, ...]:
+        kind, numbers, held = _split(arguments[4:])
+        return torch.ops.mechplateau.attention(*arguments[:4], held, numbers, *kind)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        kind, numbers, held = _split(inputs[4:])
+        ctx.save_for_backward(*inputs[:4], *held)
+        ctx.flags = (*kind, *numbers)
+        ctx.set_materialize_grads(False)
+        # As in the reference: masses do not depend on v, and what is empty depends on nothing.
+        scored = any(ctx.needs_input_grad[:2])
+        without = [output[3], output[4]]
+        if not scored:
+            without.append(output[1])
+        if not scored or kind.n_sets == 0:
+            without.append(output[2])
+        if not scored or not kind.statistics:
+            without.append(output[5])
+        ctx.mark_non_differentiable(*without)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
+        q, k, v, c_tensor, *held = ctx.saved_tensors
+        grad_output = q.new_zeros(v.shape) if grads[0] is None else grads[0]
+        kind = Kind(*ctx.flags[:N_FLAGS])
+        # A trace hands back zeros also where an output is empty.
+        of_masses = (grads[1], grads[2] if kind.n_sets else None, grads[5] if kind.statistics else None)
+        arguments = (grad_output, *of_masses, q, k, v, c_tensor, *ctx.flags, *held)
+        gradients = (_differentiable_backward if torch.is_grad_enabled() else _backward_operation)(*arguments)
+        return (*gradients, *[None] * (1 + len(ctx.flags) + len(held)))
+
+
+def run(
+    q: Tensor, k: Tensor, v: Tensor, c: Tensor | None, sets: Sets, kind: Kind
+) -> AttentionOutput | AttentionOutputWithStatistics:
+    """Attention by the algorithm that `kind` names."""
+    if kind.algorithm == "map":
+        with full_precision(q.device):
+            results = reference.attention(q, k, v, c, sets, kind)
+    else:
+        held, numbers = encode(sets)
+        if torch.compiler.is_compiling():
+            # A trace of an autograd.Function wants each tensor once.
+            k = k.view_as(k) if k is q else k
+            v = v.view_as(v) if v is q or v is k else v
+        results = _Attention.apply(q, k, v, c, *kind, *numbers, *held)
+    return AttentionOutputWithStatistics(*results) if kind.statistics else AttentionOutput(*results[:3])

@@ -54,13 +54,17 @@ def _validated(cls: type[Config], value: Mapping[str, Any]) -> Config:
 class TrainingConfig(Config):
     """How the model is trained: fresh data at every step, next-token cross-entropy over the whole sequence."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"pct_start", "div_factor", "final_div_factor"})
+    later: ClassVar[frozenset[str]] = frozenset({"stop_at", "pct_start", "div_factor", "final_div_factor"})
+    unhashed: ClassVar[frozenset[str]] = frozenset({"stop_at"})
 
     steps: int = Field(400, ge=1, le=10**9)
     """Number of updates."""
     stop_past_solved: float | None = Field(None, ge=0, le=1000)
     """End early, at the first measured step that is this share (0.2: a fifth) past the first one with an
     accuracy of at least 0.95; null: never. The learning-rate schedule still counts on `steps`."""
+    stop_at: int | None = Field(None, ge=1)
+    """Stop after so many updates for now; null: do not. The learning-rate schedule still counts on `steps`, and the
+    run keeps its name and what it needs to resume: raise it or set it to null, and rerun the command."""
     batch_size: int = Field(256, ge=1, le=2**20)
     optimizer: Literal["adam", "adamw", "sgd", "muon"] = "adam"
     """muon: torch's Muon on the matrices of attention and MLP, AdamW on everything else."""

@@ -18,7 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import RunError
@@ -49,7 +49,7 @@ class _Progress:
     """Listens to a run and draws it."""
 
     def __init__(self, config: RunConfig, console: Console):
-        self.steps = config.training.steps
+        self.steps = min(config.training.steps, config.training.stop_at or config.training.steps)
         self.console = console
         self.live: Live | None = None
         self.row: Row | None = None
@@ -131,7 +131,8 @@ def print_runs(runs: Sequence[Run], unreadable: Mapping[str, str], runs_dir: Pat
             f"No runs in {escape(str(runs_dir))}; `mechplateau train mws` makes one.", highlight=False
         )
         return
-    table = Table("run", "task", "seed", "state", "steps", "checkpoints", box=None, padding=(0, 2, 0, 0))
+    state = Column("state", no_wrap=True)
+    table = Table("run", "task", "seed", state, "steps", "checkpoints", box=None, padding=(0, 2, 0, 0))
     for run in runs:
         try:
             done, status = f"{run.reached}/{run.config.training.steps}", _state(run)
@@ -184,6 +185,8 @@ def _number(value: float | int | None) -> str:
 
 def _state(run: Run) -> str:
     """The status in words; unknown where the record of it is lost."""
+    if (stopped := run.stopped_at) is not None:
+        return f"stopped at {stopped} of {run.config.training.steps}"
     return run.status or ("unknown" if run.steps else "not begun")
 
 

@@ -56,7 +56,17 @@ def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
         output_rows=run.task.output_rows,
         claims=_claims(run, plateau),
         environment=_environment(run),
-        notices=notices,
+        notices=(*_stop(run), *notices),
+    )
+
+
+def _stop(run: Run) -> tuple[str, ...]:
+    """That a run was stopped before its end, if it was."""
+    if (stopped := run.stopped_at) is None:
+        return ()
+    return (
+        f"Stopped at step {stopped} of {run.config.training.steps} (training.stop_at). Raise it or set it to null, and "
+        "rerun the command to resume.",
     )
 
 

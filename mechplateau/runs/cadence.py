@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,9 +32,13 @@ class Steps:
 class Cadence:
     """When a run measures, when it keeps its weights, and where it ends.
 
+    `training.stop_at` adds one measured and kept step, that of the stop. All else is as in a run that is never stopped,
+    so that a stopped run can go on and end equal to it.
+
     Attributes:
-        rows: steps that are measured.
-        kept: steps whose weights are kept.
+        rows: steps that a run measures that is never stopped.
+        kept: steps whose weights such a run keeps.
+        stop: where this run stops before its own end; None: nowhere.
     """
 
     def __init__(self, config: RunConfig):
@@ -42,14 +47,37 @@ class Cadence:
         self.rows = _measured(config.evaluation, config.training.steps)
         if config.evaluation.at == "checkpoints":
             self.rows |= self.kept
+        stop = config.training.stop_at
+        self.stop = stop if stop is not None and stop < config.training.steps else None
+
+    def measures(self, step: int) -> bool:
+        """Whether there is a row for `step`."""
+        return step in self.rows or step == self.stop
+
+    def keeps(self, step: int) -> bool:
+        """Whether the weights of `step` are kept; those of the last step are as well."""
+        return step in self.kept or step == self.stop
+
+    def whole(self, steps: Sequence[int]) -> bool:
+        """Whether these are the steps of all rows up to the last of them, which may be that of a stop."""
+        *before, last = steps
+        planned = self.rows.until(last)
+        return before == [step for step in planned if step < last]
 
     def ends(self, step: int, solved: int | None) -> bool:
-        """Whether a run ends at `step`: its last one, or a measured one far enough past the step that solved it."""
+        """Whether a run that is never stopped ends at `step`.
+
+        That is its last one, or a measured one far enough past the step that solved it.
+        """
         share = self._training.stop_past_solved
         enough = (
             share is not None and solved is not None and step in self.rows and step >= (1 + share) * solved
         )
         return enough or step >= self._training.steps
+
+    def stops(self, step: int, solved: int | None) -> bool:
+        """Whether a run ends at `step` or stops there."""
+        return self.ends(step, solved) or (self.stop is not None and step >= self.stop)
 
 
 def checkpoint_steps(config: CheckpointConfig, steps: int) -> frozenset[int]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import pandas as pd
 from torch import Tensor
@@ -40,6 +40,7 @@ class Record:
         table_problem: why there is no `last`; None where there is.
         checkpoints: steps whose weights are there.
         reached: the last step of which anything is there; 0 where nothing is.
+        stopped: last step of the finished table, where the run was stopped (`training.stop_at`) before its end.
         resume: the newest step that can be gone on from; None where there is none.
         resume_problem: what is wrong with files of later steps that would have been gone on from, if there are any.
     """
@@ -51,6 +52,7 @@ class Record:
     reached: int = 0
     resume: int | None = None
     resume_problem: str | None = None
+    stopped: int | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def standing(found: Record) -> Standing:
     """How far a run with this record is."""
     if found.last is not None and (found.state == "finished" or found.last in found.checkpoints):
         return Standing(finished=found.last)
-    if found.state == "finished":
+    if found.state == "finished" and found.stopped is None:
         return Standing(problem=f"state.json says finished, but {found.table_problem}; {REMEDY}")
     if found.state is not None and found.state not in get_args(Status):
         return Standing(
@@ -98,12 +100,13 @@ def is_finished(layout: Layout, config: RunConfig) -> bool:
     if not is_file(layout.config):
         return False
     check_config(layout, config)
-    state, (last, problem) = state_of(layout), finished_table(layout, config)
-    found = Record(state, last, problem, layout.checkpoint_steps())
-    if last is None and state != "finished":
+    table_end = read_end(layout, config)
+    check_stop(layout, config, table_end.last or 0)
+    found = _with_table(Record(state_of(layout), checkpoints=layout.checkpoint_steps()), layout, table_end)
+    if found.last is None and (found.state != "finished" or found.stopped is not None):
         return False
     judged = standing(found)
-    if judged.problem and state == "finished":
+    if judged.problem and found.state == "finished":
         raise RunError(f"{layout.root}: {judged.problem}")
     return judged.finished is not None
 
@@ -112,12 +115,21 @@ def read_record(
     layout: Layout, config: RunConfig, rows: Sequence[dict[str, Any]]
 ) -> tuple[Record, Resume | None]:
     """The record of a run that is not finished, and what its `resume` step saved."""
-    last, problem = finished_table(layout, config)
     steps = layout.checkpoint_steps()
     saved = layout.resume_steps()
     step, tensors, resume_problem = _resume(layout, config, rows)
     reached = max((*steps, *saved, *(row["step"] for row in rows)), default=0)
-    return Record(state_of(layout), last, problem, steps, reached, step, resume_problem), tensors
+    found = Record(state_of(layout), None, None, steps, reached, step, resume_problem)
+    return _with_table(found, layout, read_end(layout, config)), tensors
+
+
+def _with_table(found: Record, layout: Layout, end: TableEnd) -> Record:
+    """The record, and what the finished table tells."""
+    if end.ended:
+        return replace(found, last=end.last)
+    own = read_config(layout.config).training.stop_at if is_file(layout.config) else None
+    stopped = end.last is not None and (end.last == own or end.last in layout.resume_steps())
+    return replace(found, table_problem=end.problem, stopped=end.last if stopped else None)
 
 
 def _resume(
@@ -146,8 +158,10 @@ def _check_rows(
     layout: Layout, config: RunConfig, rows: Sequence[dict[str, Any]], step: int, rows_hash: str | None
 ) -> None:
     """Raise CheckpointError where these are not the rows that were there when `step` was saved."""
-    measured = Cadence(config).rows.until(step)
-    if [row["step"] for row in rows] != measured:
+    planned = Cadence(config).rows
+    # A stop may have added a row, at its own step.
+    rows = [row for row in rows if row["step"] in planned or row["step"] != step]
+    if [row["step"] for row in rows] != planned.until(step):
         raise CheckpointError(f"{layout.metrics_part}: rows up to step {step} are missing")
     # Files of earlier versions lack it.
     if rows_hash is not None and table.hash_of(rows).hexdigest() != rows_hash:
@@ -156,37 +170,63 @@ def _check_rows(
         )
 
 
-def finished_table(layout: Layout, config: RunConfig) -> tuple[int | None, str | None]:
-    """The last step of the finished table, or what is wrong with it."""
+class TableEnd(NamedTuple):
+    """How far a finished table goes.
+
+    Attributes:
+        last: its last step, where it has all rows up to there; else None.
+        ended: whether a run of the configuration ends or stops there.
+        problem: what is wrong; None where `ended`.
+    """
+
+    last: int | None
+    ended: bool
+    problem: str | None
+
+
+def read_end(layout: Layout, config: RunConfig) -> TableEnd:
+    """How far a run's finished table goes."""
     if not is_file(layout.metrics):
-        return None, "metrics.parquet is missing"
+        return TableEnd(None, False, "metrics.parquet is missing")
     try:
         metrics = table.read_table(layout.metrics, config.content_hash())
     except RunError as error:
-        return None, _short(error, layout)
-    if (problem := incomplete(metrics, config)) is not None:
-        return None, f"metrics.parquet {problem}"
-    return int(metrics["step"].iloc[-1]), None
+        return TableEnd(None, False, _short(error, layout))
+    steps, cadence = metrics["step"].tolist(), Cadence(config)
+    whole = cadence.whole(steps)
+    ended = whole and cadence.stops(steps[-1], solved_in(metrics))
+    problem = None if ended else f"metrics.parquet {_too_short(steps[-1], config)}"
+    return TableEnd(steps[-1] if whole else None, ended, problem)
 
 
-def incomplete(metrics: pd.DataFrame, config: RunConfig) -> str | None:
-    """What a finished table lacks; None where it has all rows up to where the run ends."""
-    last = int(metrics["step"].iloc[-1])
-    if not _whole(metrics, config, last):
-        return f"ends at step {last} of {config.training.steps}, or lacks rows before"
-    return None
+def incomplete(metrics: pd.DataFrame, config: RunConfig, resumable: Sequence[int]) -> str | None:
+    """What a finished table lacks; None where it has all rows up to where the run ends or was stopped.
+
+    Args:
+        resumable: the steps that the run can go on from; a stopped run has kept its last one.
+    """
+    steps, cadence = metrics["step"].tolist(), Cadence(config)
+    ended = steps[-1] in resumable or cadence.stops(steps[-1], solved_in(metrics))
+    return None if ended and cadence.whole(steps) else _too_short(steps[-1], config)
+
+
+def _too_short(last: int, config: RunConfig) -> str:
+    return f"ends at step {last} of {config.training.steps}, or lacks rows before"
+
+
+def check_stop(layout: Layout, config: RunConfig, reached: int) -> None:
+    """Raise RunError where a run is to stop before the step that it has reached already."""
+    stop = Cadence(config).stop
+    if stop is not None and stop < reached:
+        raise RunError(
+            f"{layout.root}: the run has reached step {reached}: expected training.stop_at of at least {reached} or "
+            f"null, got {stop}"
+        )
 
 
 def _short(error: Exception, layout: Layout) -> str:
     """What went wrong, without the folder and without what to do."""
     return str(error).removeprefix(f"{layout.root}/").partition("; ")[0]
-
-
-def _whole(metrics: pd.DataFrame, config: RunConfig, last: int) -> bool:
-    """Whether the table has all rows up to its last step, and ends where the run does."""
-    cadence = Cadence(config)
-    measured = cadence.rows.until(last)
-    return metrics["step"].tolist() == measured and cadence.ends(last, solved_in(metrics))
 
 
 def status_of(layout: Layout, config: RunConfig) -> Status | None:
@@ -197,8 +237,8 @@ def status_of(layout: Layout, config: RunConfig) -> Status | None:
     """
     state = state_of(layout)
     if state != "finished":
-        last, _ = finished_table(layout, config)
-        if last is not None and last in layout.checkpoint_steps():
+        end = read_end(layout, config)
+        if end.ended and end.last in layout.checkpoint_steps():
             return "finished"
     return next((status for status in get_args(Status) if status == state), None)
 

@@ -59,7 +59,8 @@ class Run:
 
     def __repr__(self) -> str:
         lost = f", {len(self.missing)} missing" if self.missing else ""
-        return f"Run({str(self.path)!r}, {self.status}, {len(self.steps)} checkpoints{lost})"
+        status = self.status if self.stopped_at is None else f"stopped at {self.stopped_at}"
+        return f"Run({str(self.path)!r}, {status}, {len(self.steps)} checkpoints{lost})"
 
     @property
     def name(self) -> str:
@@ -96,6 +97,16 @@ class Run:
         return 0 if self.metrics.empty else int(self.metrics["step"].iloc[-1])
 
     @property
+    def stopped_at(self) -> int | None:
+        """The step at which `training.stop_at` ended a finished run before its own end; None: it did not."""
+        resumable = self._layout.resume_steps()
+        if self.status != "finished" or (self.config.training.stop_at is None and not resumable):
+            return None
+        reached = self.reached
+        stopped = reached in resumable or reached == self.config.training.stop_at
+        return reached if stopped and not Cadence(self.config).ends(reached, self.solved_at) else None
+
+    @property
     def steps(self) -> tuple[int, ...]:
         """Steps whose checkpoints are there."""
         return self._layout.checkpoint_steps()
@@ -115,7 +126,9 @@ class Run:
         reached = self.reached
         # A table that was read while the run went on does not reach its end, though the run may have by now.
         cadence = Cadence(self.config)
-        finished = self.status == "finished" and cadence.ends(reached, self.solved_at)
+        finished = self.status == "finished" and (
+            cadence.ends(reached, self.solved_at) or self.stopped_at is not None
+        )
         # While a run goes on, the checkpoint of the last row may not be written yet.
         before = set(cadence.kept.until(reached - 1))
         return before | {reached} if finished else before
@@ -133,7 +146,7 @@ class Run:
         """One row an evaluation step; NaN where a value is undefined. Columns: see `mechplateau.training.measure`."""
         if self._layout.metrics.is_file():
             metrics = table.read_table(self._layout.metrics, self.config.content_hash())
-            if (problem := incomplete(metrics, self.config)) is not None:
+            if (problem := incomplete(metrics, self.config, self._layout.resume_steps())) is not None:
                 raise RunError(f"{self._layout.metrics}: {problem}; {REMEDY}")
             return metrics
         rows = table.read_part(self._layout.metrics_part)
@@ -146,7 +159,10 @@ class Run:
         """The plateau and the checkpoints before, during and after it."""
         if self.metrics.empty:
             raise RunError(f"{self.path}: nothing was measured yet; let the run go on")
-        return find_phases(self.metrics, self.steps, self.missing)
+        kept = Cadence(self.config).kept
+        # A checkpoint that only an earlier stop added would make them others than in a run that was never stopped.
+        steps = [step for step in self.steps if step in kept or step == self.steps[-1]]
+        return find_phases(self.metrics, steps, self.missing)
 
     @property
     def solved_at(self) -> int | None:

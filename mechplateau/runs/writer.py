@@ -22,15 +22,18 @@ from torch import Tensor
 from mechplateau.config import RunConfig
 from mechplateau.errors import RunError
 from mechplateau.runs import table
+from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import save_tensors
 from mechplateau.runs.files import explained, leftovers, write_text
 from mechplateau.runs.layout import Layout
+from mechplateau.runs.phases import solved_in
 from mechplateau.runs.record import (
     Resume,
     Status,
     check_config,
     check_kept,
     check_places,
+    check_stop,
     is_file,
     is_finished,
     read_record,
@@ -74,6 +77,7 @@ class RunWriter:
 
     def __init__(self, config: RunConfig, runs_dir: Path):
         self.config = config
+        self.cadence = Cadence(config)
         self.layout = Layout(runs_dir / config.run_name)
         self.resume_step: int | None = None
         self._resume: Resume | None = None
@@ -145,7 +149,11 @@ class RunWriter:
     def append(self, row: Mapping[str, float | int | None]) -> None:
         """Add one row of metrics."""
         self._rows.append(dict(row))
-        table.add_to_hash(self._rows_hash, row)
+        step = row["step"]
+        if (
+            isinstance(step, int) and step in self.cadence.rows
+        ):  # a row that only a stop adds goes when the run goes on
+            table.add_to_hash(self._rows_hash, row)
         table.append_row(self.layout.metrics_part, row)
 
     def save(
@@ -187,15 +195,28 @@ class RunWriter:
         """The rows of metrics so far."""
         return self._rows
 
-    def finish(self, step: int, environment: Mapping[str, Any]) -> None:
-        """Compact the table, note the end (at `step`) and what was used, and delete what was kept to go on from."""
+    def lacks(self, step: int) -> bool:
+        """Whether the row or the checkpoint of `step` is yet to be made: where a run stops where it was interrupted."""
+        row = self.cadence.measures(step) and not self.has_row(step)
+        return row or (self.cadence.keeps(step) and step not in self.layout.checkpoint_steps())
+
+    def has_row(self, step: int) -> bool:
+        """Whether `step`, the last one reached, has its row."""
+        return bool(self._rows) and self._rows[-1]["step"] == step
+
+    def finish(self, step: int, environment: Mapping[str, Any], stopped: bool = False) -> None:
+        """Compact the table, note the end (at `step`) and what was used.
+
+        What was kept to go on from is deleted, unless the run was only `stopped`.
+        """
         table.compact(self.layout.metrics, self._rows, self.config.content_hash())
         if sessions := sessions_of(self.layout):
             sessions[-1] |= {**environment, "finished": _now()}
             write_text(self.layout.environment, _json({"sessions": sessions}))
         self._set_state("finished", step)
         self.finished = True
-        self._remove_spent()
+        if not stopped:
+            self._remove_spent()
 
     def _open(self) -> None:
         """Find out how far the run is, and make its folder ready to go on."""
@@ -208,7 +229,12 @@ class RunWriter:
         judged = standing(found)
         if judged.problem:
             raise RunError(f"{self.layout.root}: {judged.problem}")
+        check_stop(self.layout, self.config, found.reached)
         self._remove_leftovers()
+        if judged.finished is None and found.stopped is not None:
+            # In this order: a kill between any two leaves a run that is finished, or one that goes on.
+            self._set_state("interrupted", found.stopped)
+            self.layout.metrics.unlink()
         write_text(self.layout.config, self.config.yaml())
         if judged.finished is not None:  # by another process, while this one waited
             self.finished = True
@@ -218,14 +244,15 @@ class RunWriter:
             logger.warning("%s; the run goes on from step %d instead", found.resume_problem, start)
         self.resume_step, self._resume = judged.resume, resume
         limit = -1 if judged.resume is None else judged.resume
-        self._rows = [row for row in rows if row["step"] <= limit]
-        self._rows_hash = table.hash_of(self._rows)
+        self._rows = [row for row in rows if row["step"] <= limit and self.cadence.measures(row["step"])]
+        self._rows_hash = table.hash_of(row for row in self._rows if row["step"] in self.cadence.rows)
         if self.layout.metrics_part.exists():
             table.rewrite_part(self.layout.metrics_part, self._rows)
 
     def _tidy(self) -> None:
         """Do what a kill at a run's end left to be done, if nobody works on the run and its folder can be written."""
-        spent = self.layout.resume_steps()
+        stopped = self._stopped()
+        spent = () if stopped else self.layout.resume_steps()
         if state_of(self.layout) == "finished" and not spent and not leftovers(self.layout.root):
             return
         with suppress(RunError):
@@ -234,10 +261,17 @@ class RunWriter:
                 self._remove_leftovers()
                 if state_of(self.layout) in (None, "running", "interrupted"):
                     self._set_state("finished", self.layout.checkpoint_steps()[-1])
-                if set(spent) <= set(self.layout.checkpoint_steps()):
+                if not stopped and set(spent) <= set(self.layout.checkpoint_steps()):
                     self._remove_spent()
             finally:
                 self.close()
+
+    def _stopped(self) -> bool:
+        """Whether the finished run was only stopped: it may have to go on."""
+        if self.cadence.stop is None or not self.layout.metrics.is_file():
+            return False
+        metrics = table.read_table(self.layout.metrics, self.config.content_hash())
+        return not self.cadence.ends(int(metrics["step"].iloc[-1]), solved_in(metrics))
 
     def _remove_leftovers(self) -> None:
         with suppress(OSError):
@@ -284,7 +318,9 @@ class RunWriter:
 
 def checkpoint_description(config: RunConfig, step: int) -> dict[str, Any]:
     """What a checkpoint says of itself: the whole configuration, the step, and that its weights are raw."""
-    return {"kind": "weights", "processed": False, "step": step, "config": config.data()}
+    # Where a run is stopped in between is not its checkpoints' matter: they are those of a run that never is.
+    unstopped = {**config.data(), "training": {**config.training.data(), "stop_at": None}}
+    return {"kind": "weights", "processed": False, "step": step, "config": unstopped}
 
 
 def _json(data: Mapping[str, Any]) -> str:

@@ -25,7 +25,6 @@ from mechplateau.models.versions import check_hooked_transformer
 from mechplateau.objectives import Batch
 from mechplateau.paths import local_path
 from mechplateau.runs import Run, RunWriter, load_run
-from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
 from mechplateau.runs.environment import describe_environment
 from mechplateau.training.graphed import GraphedMeasurement, GraphedUpdate, check_graph
@@ -153,7 +152,7 @@ class _Trainer:
             self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.measurer = Measurer(self.task, config.model.n_layers, config.evaluation.locations, device)
         self.graphed_measurement = GraphedMeasurement(self.model, self.measurer) if cuda_graph else None
-        self.cadence = Cadence(config)
+        self.cadence = writer.cadence
         self.progress = AttentionTargets(self.task, config.model.n_layers, device)
         self.attached: dict[Intervention, Handle] = {}
         self.saved_at = time.monotonic()
@@ -167,9 +166,9 @@ class _Trainer:
         self.writer.begin(self._environment())
         with interruptible() as wish, self._interventions():
             self._intervene()
-            if not self.resumed:
+            if not self.resumed or self.writer.lacks(self.step):
                 self._after_step(listeners)
-            while not self._ended():
+            while not self._stops():
                 if wish.is_set():
                     self._save(keep=False)
                     self.writer.interrupt(self.step)
@@ -179,7 +178,8 @@ class _Trainer:
                 self.step += 1
                 self._intervene()
                 self._after_step(listeners)
-        self.writer.finish(self.step, self._environment())
+        stopped = not self.cadence.ends(self.step, self.solved)
+        self.writer.finish(self.step, self._environment(), stopped)
 
     def _update(self, batch: Batch) -> None:
         if self.graph is not None:
@@ -205,9 +205,9 @@ class _Trainer:
             return None
         return Reward(sum(weights), self.progress.of(batch))
 
-    def _ended(self) -> bool:
-        """Whether the last step is done, or the step at which a solved run may end."""
-        return self.cadence.ends(self.step, self.solved)
+    def _stops(self) -> bool:
+        """Whether the last step is done, or the step at which a solved run may end or the run is to stop."""
+        return self.cadence.stops(self.step, self.solved)
 
     def _note_solved(self, row: Mapping[str, Any]) -> None:
         accuracy = row.get("accuracy")
@@ -228,12 +228,12 @@ class _Trainer:
 
     def _after_step(self, listeners: Sequence[Listener]) -> None:
         row = None
-        if self.step in self.cadence.rows:
+        if self.cadence.measures(self.step) and not self.writer.has_row(self.step):
             row = self._measure()
             self.writer.append(row)
             self._note_solved(row)
             self._note_divergence(row)
-        if self.step in self.cadence.kept or self._ended():
+        if self.cadence.keeps(self.step) or self._stops():
             self._save(keep=True)
         elif time.monotonic() - self.saved_at >= SAVED_EVERY:
             self._save(keep=False)

@@ -71,6 +71,12 @@ def expand(
         chosen = override(data, combination)
         for own in [{}] if seeds is None else [{"seed": seed} for seed in seeds]:
             config = RunConfig.parse({**chosen, **own})
+            same = configs.setdefault(config.run_name, config)
+            if same.training.stop_at != config.training.stop_at:
+                raise ConfigError(
+                    f"training.stop_at: expected one for a run, got {same.training.stop_at} and "
+                    f"{config.training.stop_at} for {config.run_name}, whose name does not count it"
+                )
             configs[config.run_name] = config
     return list(configs.values())
 

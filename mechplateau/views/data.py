@@ -181,7 +181,7 @@ class RunView:
         output_rows: input positions that predict the outputs.
         claims: what the run is held to, with numbers.
         environment: versions and machine, as text.
-        notices: what is missing or damaged, a sentence each; shown at the top.
+        notices: what is missing or damaged, or that the run was stopped, a sentence each; shown at the top.
 
     Raises:
         ViewError: arrays do not fit each other.

@@ -91,6 +91,22 @@ def test_a_preset_is_overridden_and_needs_a_task(run_cli, tmp_path):
         assert len(err.splitlines()) == 1
 
 
+def test_a_run_is_stopped_and_goes_on(run_cli):
+    arguments = ["train", "mws", *TINY, "--set", "training.steps=6", "--set"]
+    code, out, _ = run_cli(*arguments, "training.stop_at=4")
+    assert code == 0
+    assert "(stopped at 4 of 6)" in out
+    code, out, err = run_cli(*arguments, "training.stop_at=3")
+    assert (code, out) == (2, "")
+    assert err.startswith("mechplateau: runs/mws-")
+    assert err.endswith(
+        ": the run has reached step 4: expected training.stop_at of at least 4 or null, got 3\n"
+    )
+    code, out, _ = run_cli(*arguments, "training.stop_at=null")
+    assert code == 0
+    assert "(finished)" in out
+
+
 def test_a_sweep_of_a_preset(run_cli, monkeypatch):
     from mechplateau.training import sweep
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from mechplateau.config import SEEDS, RunConfig, task_settings
 from mechplateau.errors import UserError
-from mechplateau.runs import load_run
+from mechplateau.runs import Run, load_run
 from mechplateau.runs.layout import Layout
 from mechplateau.runs.record import state_of
 from mechplateau.schema import laid_over
@@ -112,13 +112,13 @@ class NotReady(UserError):
 
 
 def is_finished(run: Path) -> bool:
-    """Whether a run folder holds a finished run."""
-    if state_of(Layout(run)) == "finished":
-        return True
+    """Whether a run folder holds a run that is finished, and not only stopped for now."""
+    finished = state_of(Layout(run)) == "finished"
     try:
-        return load_run(run).status == "finished"
+        opened = Run(run) if finished else load_run(run)
+        return opened.status == "finished" and opened.stopped_at is None
     except UserError:
-        return False
+        return finished
 
 
 def _scale_at(c: float, start: int = 0) -> list[dict[str, Any]]:

@@ -14,13 +14,16 @@ from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 from mechplateau.errors import ConfigError
 from mechplateau.models import initialization as initialization  # registers its interventions
 from mechplateau.models import progress_reward as progress_reward  # registers its intervention
-from mechplateau.models.config import ModelConfig
+from mechplateau.models.config import ModelConfig, ModelConfigBase
 from mechplateau.models.interventions import Intervention, intervention_class
-from mechplateau.schema import Config, laid_over, unknown_field
-from mechplateau.tasks import Task, TaskBase, task_class
+from mechplateau.models.kinds import kind_of, model_kind
+from mechplateau.schema import Config, laid_over, nested, unknown_field
+from mechplateau.tasks import TaskBase, targets_of, task_class
 
 SEEDS = 2**31
 """Seeds are below this."""
+_FIRST_KIND = "gpt"
+"""The kind of model of configurations that were written while there was but one."""
 
 
 def _as_task(value: Any) -> Any:
@@ -30,7 +33,17 @@ def _as_task(value: Any) -> Any:
         cls = task_class(value.get("name"))
     except ConfigError as error:
         raise ValueError(str(error).removeprefix("task.")) from None
-    return _validated(cls, value)
+    return nested(cls, value)
+
+
+def _as_model(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    try:
+        cls = model_kind(value.get("kind", _FIRST_KIND)).config_class
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+    return nested(cls, value)
 
 
 def _as_intervention(value: Any) -> Any:
@@ -40,15 +53,7 @@ def _as_intervention(value: Any) -> Any:
         cls = intervention_class(value.get("kind"))
     except ConfigError as error:
         raise ValueError(str(error)) from None
-    return _validated(cls, value)
-
-
-def _validated(cls: type[Config], value: Mapping[str, Any]) -> Config:
-    """Validate through `parse`, whose one-line message keeps the fields' names."""
-    try:
-        return cls.parse(value)
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
+    return nested(cls, value)
 
 
 class TrainingConfig(Config):
@@ -189,8 +194,8 @@ def task_settings(name: str, preset: str | None = None) -> dict[str, Any]:
 class RunConfig(Config):
     """Everything that decides a run's numbers. Equal configurations give equal runs."""
 
-    task: Annotated[SerializeAsAny[Task], BeforeValidator(_as_task)]
-    model: ModelConfig = ModelConfig()
+    task: Annotated[SerializeAsAny[TaskBase], BeforeValidator(_as_task)]
+    model: Annotated[SerializeAsAny[ModelConfigBase], BeforeValidator(_as_model)] = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
@@ -208,23 +213,35 @@ class RunConfig(Config):
             task = {"name": task}
             data = {**data, "task": task}
         try:
-            owner = type(task) if isinstance(task, Task) else task_class((task or {}).get("name"))
+            owner = type(task) if isinstance(task, TaskBase) else task_class((task or {}).get("name"))
         except (ConfigError, AttributeError):
             return data  # the task's own validator says what is wrong
         cls._name_sections(data, owner)
         filled = dict(data)
-        for section, defaults in (("model", owner.default_model), ("training", owner.default_training)):
+        for section, defaults in (
+            ("model", cls._default_model(owner, data)),
+            ("training", owner.default_training),
+            ("evaluation", owner.default_evaluation),
+        ):
             given = filled.get(section, {})
             if isinstance(given, Mapping):
                 filled[section] = {**defaults, **given}
         return filled
 
     @classmethod
+    def _default_model(cls, task: type[TaskBase], data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The task's settings of its own kind of model; of another kind, none of them."""
+        own = task.default_model.get("kind", next(iter(task.model_kinds), _FIRST_KIND))
+        given = data.get("model", {})
+        kind = given.get("kind", own) if isinstance(given, Mapping) else own
+        return {"kind": own, **task.default_model} if kind == own else {}
+
+    @classmethod
     def _name_sections(cls, data: Mapping[str, Any], task: type[TaskBase]) -> None:
         """Raise ValueError for a field that stands beside the sections and belongs into one of them."""
         sections: dict[str, type[Config]] = {
             "task": task,
-            "model": ModelConfig,
+            "model": cls._model_class(data, task),
             "training": TrainingConfig,
             "evaluation": EvaluationConfig,
             "checkpoints": CheckpointConfig,
@@ -237,9 +254,28 @@ class RunConfig(Config):
                     hint = f"it is a field of {' and of '.join(owners)}: give {ways}, or --set {owners[0]}.{name}="
                     raise ValueError(unknown_field(name, list(cls.model_fields), hint))
 
+    @classmethod
+    def _model_class(cls, data: Mapping[str, Any], task: type[TaskBase]) -> type[Config]:
+        given = data.get("model", {})
+        kind = given.get("kind") if isinstance(given, Mapping) else getattr(given, "kind", None)
+        try:
+            return model_kind(kind or cls._default_model(task, data).get("kind", _FIRST_KIND)).config_class
+        except ConfigError:
+            return ModelConfigBase  # the model's own validator says what is wrong
+
+    @model_validator(mode="after")
+    def _model_fits(self) -> Self:
+        kind = kind_of(self.model)
+        if not kind.takes(self.task):
+            known = ", ".join(self.task.model_kinds) or "none"
+            raise ValueError(
+                f"model.kind: {self.task.name} is learned by models of kind {known}; got {kind.name}"
+            )
+        return self
+
     @model_validator(mode="after")
     def _interventions_fit(self) -> Self:
-        for target in self.task.attention_targets(self.task.sample(2, seed=0)):
+        for target in targets_of(self.task):
             if target.layer is not None and target.layer >= self.model.n_layers:
                 raise ValueError(
                     f"model.n_layers: expected more than {target.layer}, where {self.task.name}'s attention target "
@@ -250,6 +286,11 @@ class RunConfig(Config):
                 raise ValueError(
                     f"interventions.{index}.start: expected a step up to training.steps = {self.training.steps}, "
                     f"got {intervention.start}"
+                )
+            if intervention.needs_attention and not kind_of(self.model).attention:
+                raise ValueError(
+                    f"interventions.{index}.kind: {intervention.kind} acts on a model's attention, which a model of "
+                    f"kind {self.model.kind} does not let it; expected another kind of model or intervention"
                 )
             try:
                 intervention.check(self.task, self.model)
@@ -265,13 +306,14 @@ class RunConfig(Config):
                         f"interventions.{index}: sets the same tensors ({', '.join(sorted(both))}) as "
                         f"interventions.{earlier}"
                     )
-        self._something_is_trained()
+        if self.interventions:
+            self._something_is_trained()
         return self
 
     def _something_is_trained(self) -> None:
-        trained = initialization.trained_names(self.model, self.task)
+        trained = kind_of(self.model).trained(self.model, self.task)
         if self.training.optimizer == "muon" and not self.training.muon_ln_final:
-            trained -= set(initialization.names_in(["ln_final"], trained))
+            trained = frozenset(name for name in trained if not name.startswith("ln_final."))
         for begun in self.interventions:
             together = [i for i, other in enumerate(self.interventions) if other.active(begun.start)]
             held = {

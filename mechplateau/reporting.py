@@ -15,6 +15,7 @@ from mechplateau.metrics.plateau import Plateau, find_plateau
 from mechplateau.paths import file_path
 from mechplateau.reporting_claims import claims_of
 from mechplateau.runs import Run, load_run
+from mechplateau.tasks import SequenceTask, targets_of
 
 SHOWN_SAMPLES = 6
 """Sequences whose predictions a report shows at every checkpoint."""
@@ -53,7 +54,7 @@ def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
         plateau=_plateau_view(plateau, run),
         checkpoints=checkpoints,
         targets=_targets(run) if pictures else (),
-        output_rows=run.task.output_rows,
+        output_rows=run.task.output_rows if isinstance(run.task, SequenceTask) else (),
         claims=_claims(run, plateau),
         environment=_environment(run),
         notices=(*_stop(run), *notices),
@@ -95,13 +96,14 @@ def _plateau_view(plateau: Plateau, run: Run) -> views.PlateauView:
 
 
 def _claims(run: Run, plateau: Plateau) -> tuple[views.ClaimView, ...]:
+    if not isinstance(run.task, SequenceTask):
+        return ()
     found = claims_of(run.metrics, run.task, plateau)
     return tuple(views.ClaimView(claim.name, claim.expected, claim.measured, claim.passed) for claim in found)
 
 
 def _checkpoints(run: Run) -> tuple[tuple[views.CheckpointView, ...], tuple[str, ...]]:
     """The checkpoints there are, and what is missing or damaged: a checkpoint without its maps shows the rest."""
-    tokens = run.task.sample(SHOWN_SAMPLES, seed=0)
     layers = range(run.config.model.n_layers)
     shown = []
     notices = [
@@ -119,7 +121,7 @@ def _checkpoints(run: Run) -> tuple[tuple[views.CheckpointView, ...], tuple[str,
                 cosine = maps["cosine.final"].numpy()
             except CheckpointError as error:
                 notices.append(f"Maps of step {step} are not shown: {error}.")
-        shown.append(views.CheckpointView(step, pattern, cosine, _samples(run, step, tokens)))
+        shown.append(views.CheckpointView(step, pattern, cosine, _samples(run, step)))
     return tuple(shown), tuple(notices)
 
 
@@ -127,10 +129,13 @@ def _steps(steps: Sequence[int]) -> str:
     return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}"
 
 
-def _samples(run: Run, step: int, tokens: torch.Tensor) -> tuple[views.SampleView, ...]:
+def _samples(run: Run, step: int) -> tuple[views.SampleView, ...]:
     from mechplateau.models import generate  # TransformerLens: seconds, which a short table need not wait for
 
     task = run.task
+    if not isinstance(task, SequenceTask):
+        return ()
+    tokens = task.sample(SHOWN_SAMPLES, seed=0)
     model = run.model(step)
     # What was measured at this step was measured with these in effect: weights alone would tell another story.
     try:
@@ -155,10 +160,11 @@ def _samples(run: Run, step: int, tokens: torch.Tensor) -> tuple[views.SampleVie
 def _targets(run: Run) -> tuple[views.TargetView, ...]:
     """Ω as masks over the whole map; one that differs from sequence to sequence has no outline."""
     shown = []
-    for target in run.task.attention_targets(run.task.sample(2, seed=0)):
+    for target in targets_of(run.task):
         if target.mask.shape[0] != 1:
             continue
-        mask = torch.zeros(run.task.n_input, run.task.n_input, dtype=torch.bool)
+        size = target.mask.shape[-1]
+        mask = torch.zeros(size, size, dtype=torch.bool)
         mask[list(target.rows)] = target.mask[0]
         layers = range(run.config.model.n_layers) if target.layer is None else [target.layer]
         shown += [views.TargetView(target.name, layer, mask.numpy()) for layer in layers]

@@ -15,7 +15,7 @@ import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -221,7 +221,9 @@ def _deciding(config: Config, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_default(config: Config, name: str) -> bool:
-    return getattr(config, name) == type(config).model_fields[name].get_default(call_default_factory=True)
+    """Whether a later field is at the default of the class that got it: a subclass's own default counts."""
+    owner = next(base for base in type(config).__mro__ if name in vars(base).get("later", ()))
+    return getattr(config, name) == owner.model_fields[name].get_default(call_default_factory=True)  # type: ignore[attr-defined]
 
 
 def _may_be_bool(annotation: Any) -> bool:
@@ -233,7 +235,34 @@ def _may_be_bool(annotation: Any) -> bool:
 _ALTERNATIVE = re.compile(r"int|float|str|bool|(literal|tuple|list|function-\w+)\[.*")
 
 
+_Nested = TypeVar("_Nested", bound=Config)
+
+
+class NestedError(ValueError):
+    """What is wrong with a configuration that stands inside another one; raised by `nested`."""
+
+    def __init__(self, problems: Sequence[str]):
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+def nested(cls: type[_Nested], value: Mapping[str, Any]) -> _Nested:
+    """Validate plain data for a field of another configuration, whose message then names each wrong field in full.
+
+    Raises:
+        NestedError: it is not valid.
+    """
+    try:
+        return cls.model_validate(value)
+    except ValidationError as error:
+        raise NestedError(_problems(cls, error)) from None
+
+
 def _one_line(cls: type[Config], error: ValidationError) -> str:
+    return "; ".join(_problems(cls, error))
+
+
+def _problems(cls: type[Config], error: ValidationError) -> list[str]:
     problems = []
     for item in error.errors(include_url=False):
         parts = [str(part) for part in item["loc"]]
@@ -246,15 +275,20 @@ def _one_line(cls: type[Config], error: ValidationError) -> str:
             problems.append(unknown_field(location, _fields_at(cls, item["loc"][:-1])))
         elif item["type"] == "missing":
             problems.append(f"{location}: missing")
+        elif isinstance(inner := item.get("ctx", {}).get("error"), NestedError):
+            problems += [_located(location, problem) for problem in inner.problems]
         elif item["type"] == "value_error":
-            # A check over several fields names the one to change itself, from where it stands.
-            names_field = re.match(r"\w[\w.]*: ", message)
-            separator = "." if names_field else ": "
-            problems.append(f"{location}{separator}{message}" if location else message)
+            problems.append(_located(location, message))
         else:
             message = message[0].lower() + message[1:]
             problems.append(f"{location}: {message}, got {item['input']!r}")
-    return "; ".join(problems)
+    return problems
+
+
+def _located(location: str, message: str) -> str:
+    """A message with its place; a check over several fields names the one to change itself, from where it stands."""
+    separator = "." if re.match(r"\w[\w.]*: ", message) else ": "
+    return f"{location}{separator}{message}" if location else message
 
 
 def unknown_field(location: str, allowed: Sequence[str], hint: str | None = None) -> str:

@@ -9,7 +9,6 @@ model use `transfer`.
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -24,51 +23,30 @@ from mechplateau.circuits._sameness import require_alike_written, require_other_
 from mechplateau.circuits.scoring import MEASURES, inputs_of, score, standard_error
 from mechplateau.circuits.sweep import recovered
 from mechplateau.errors import UserError
+from mechplateau.models.config import ModelConfigBase
+from mechplateau.models.gpt import hooked_components
+from mechplateau.models.kinds import Slot, kind_of
 from mechplateau.models.weights import plain_names
 from mechplateau.schema import whole_number
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
-Slot = tuple[str, int | None]
-"""A parameter's name, and the head (its first axis) that is meant; None: all of it."""
 
-_QK = ("W_Q", "W_K", "_W_K", "b_Q", "b_K", "_b_K")
-_OV = ("W_V", "_W_V", "W_O", "b_V", "_b_V")
+def components(model: HookedTransformer) -> Mapping[str, tuple[Slot, ...]]:
+    """The components that are moved, as the model's kind names them.
 
-
-def components(model: HookedTransformer) -> dict[str, tuple[Slot, ...]]:
-    """The components that are moved: embeddings, norms, attention as a whole, as QK and OV, by head, and MLPs.
+    Of a HookedTransformer: embeddings, norms, attention as a whole, as QK and OV, by head, and MLPs.
 
     A head's OV leaves the layer's output bias b_O out, which belongs to no head.
     """
     names = list(_parameters(model))
-    found: dict[str, tuple[Slot, ...]] = {}
-
-    def add(label: str, *patterns: str) -> None:
-        slots = tuple((n, None) for n in names if any(fnmatch.fnmatchcase(n, p) for p in patterns))
-        if slots:
-            found[label] = slots
-
-    add("embed", "embed.*")
-    add("pos_embed", "pos_embed.*")
-    for layer in range(model.cfg.n_layers):
-        block = f"blocks.{layer}."
-        add(f"L{layer} ln1", f"{block}ln1*")
-        add(f"L{layer} attention", f"{block}attn.*")
-        add(f"L{layer} QK", *(f"{block}attn.{name}" for name in _QK))
-        add(f"L{layer} OV", *(f"{block}attn.{name}" for name in (*_OV, "b_O")))
-        # Grouped keys are shared by heads, so no head has a QK of its own there.
-        if model.cfg.n_heads > 1 and model.cfg.n_key_value_heads is None:
-            for head in range(model.cfg.n_heads):
-                for kind, parts in (("QK", _QK), ("OV", _OV)):
-                    slots = tuple((f"{block}attn.{n}", head) for n in parts if f"{block}attn.{n}" in names)
-                    found[f"L{layer}H{head} {kind}"] = slots
-        add(f"L{layer} ln2", f"{block}ln2*")
-        add(f"L{layer} MLP", f"{block}mlp.*")
-    add("ln_final", "ln_final.*")
-    add("unembed", "unembed.*")
-    return found
+    config = getattr(model, "model_config", None)
+    if isinstance(config, ModelConfigBase):
+        return kind_of(config).components(config, names)
+    # Grouped keys are shared by heads, so no head has a QK of its own there.
+    grouped = model.cfg.n_key_value_heads is not None
+    return hooked_components(names, model.cfg.n_layers, 1 if grouped else model.cfg.n_heads)
 
 
 @torch.no_grad()

@@ -27,9 +27,11 @@ import pandas as pd
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
 from mechplateau.metrics.plateau import Plateau
-from mechplateau.models.initialization import TOKEN_AXIS, names_in, parameter_shapes
+from mechplateau.models.initialization import TOKEN_AXIS
+from mechplateau.models.kinds import kind_of
 from mechplateau.runs import Run
 from mechplateau.runs.phases import Phase
+from mechplateau.tasks import sequence_task
 from mechplateau.training import train
 
 PATTERN = "pattern"
@@ -77,9 +79,10 @@ def transferred(
 
 def _across(config: RunConfig, source: Run, parts: Sequence[str]) -> dict[str, Any]:
     """What moves between different tasks."""
-    here, there = config.task, source.task
-    shapes = parameter_shapes(config.model, here)
-    asked = names_in(parts, shapes)
+    here, there = (sequence_task(task, "transfer between tasks") for task in (config.task, source.task))
+    kind = kind_of(config.model)
+    shapes = kind.shapes(config.model, here)
+    asked = kind.names_in(parts, shapes)
     token_map = here.token_map(there)
     moved = [name for name in asked if any(fnmatch.fnmatchcase(name, pattern) for pattern in _ACROSS_TASKS)]
     if token_map:
@@ -90,7 +93,7 @@ def _across(config: RunConfig, source: Run, parts: Sequence[str]) -> dict[str, A
             f"{'' if token_map else f' (and embeddings where {here.name} states a token map)'}; expected KQ or KQOV"
         )
     if "pos_embed.W_pos" in moved and here.n_ctx != there.n_ctx:
-        other = parameter_shapes(source.config.model, there)["pos_embed.W_pos"]
+        other = kind_of(source.config.model).shapes(source.config.model, there)["pos_embed.W_pos"]
         raise UserError(
             f"{', '.join(parts)}: positions of shape {list(other)} in {there.name} do not fit "
             f"{list(shapes['pos_embed.W_pos'])} in {here.name}; choose tasks of equal length, or leave W_pos out"

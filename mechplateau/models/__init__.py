@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from mechplateau.models.config import AttentionKind, ModelConfig
+from mechplateau.models import gpt as gpt  # registers its kind
+from mechplateau.models.config import AttentionKind, ModelConfig, ModelConfigBase
+from mechplateau.models.kinds import ModelKind, model_kinds, register_model_kind
 from mechplateau.models.records import Observation, Trainable, locations
 
 if TYPE_CHECKING:
@@ -26,7 +28,18 @@ _LAZY = {
     "observe": "observation",
 }
 
-__all__ = ["AttentionKind", "ModelConfig", "Observation", "Trainable", "locations", *_LAZY]
+__all__ = [
+    "AttentionKind",
+    "ModelConfig",
+    "ModelConfigBase",
+    "ModelKind",
+    "Observation",
+    "Trainable",
+    "locations",
+    "model_kinds",
+    "register_model_kind",
+    *_LAZY,
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -11,13 +11,24 @@ from mechplateau.schema import Config
 AttentionKind = Literal["linear", "softmax"]
 
 
-class ModelConfig(Config):
+class ModelConfigBase(Config):
+    """What the configurations of all kinds of model share. A kind's own gives `kind` a default."""
+
+    kind: str
+    """The registered kind of model."""
+    n_layers: int = Field(1, ge=1, le=1000)
+
+
+class ModelConfig(ModelConfigBase):
     """A GPT-2-style transformer with pre-LayerNorm, as in the paper: width 256, one layer, one head.
 
     Everything the paper keeps fixed (LayerNorm eps 1e-5, learned positions, tanh-GELU, biases but none at the
     unembedding, untied unembedding) is fixed here too.
     """
 
+    later: ClassVar[frozenset[str]] = frozenset({"kind"})
+
+    kind: Literal["gpt"] = "gpt"
     attention: AttentionKind = "linear"
     """linear: A = causal(QKᵀ/√d_head), zeros above the diagonal, no softmax; softmax: the usual causal one."""
     n_layers: int = Field(1, ge=1, le=1000)

@@ -7,47 +7,27 @@ Opening a finished run needs no source; starting one does.
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import torch
 from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor, nn
 
 from mechplateau.errors import CheckpointError, ConfigError
-from mechplateau.models.config import ModelConfig
+from mechplateau.models.config import ModelConfig, ModelConfigBase
 from mechplateau.models.interventions import Handle, Intervention, register_intervention
-from mechplateau.models.safe_files import load_tensors
+from mechplateau.models.kinds import kind_of, model_kind
+from mechplateau.models.safe_files import load_tensors, recorded_kind
 from mechplateau.paths import local_path
-from mechplateau.tasks import Task
+from mechplateau.tasks import TaskBase, sequence_task, targets_of
 
-if TYPE_CHECKING:
-    from mechplateau.models.transformer import PlateauTransformer
-
-_INPUTS = ("embed.W_E", "pos_embed.W_pos", "blocks.*.ln1.*")
-PARTS: Mapping[str, tuple[str, ...]] = {
-    "KQ": ("blocks.*.attn.[Wb]_[KQ]", *_INPUTS),
-    "KQOV": ("blocks.*.attn.*", *_INPUTS),
-    "MLP": ("blocks.*.mlp.*", "blocks.*.ln2.*", "ln_final.*", "unembed.W_U"),
-    "embeddings": ("embed.W_E", "pos_embed.W_pos", "unembed.W_U", "ln_final.*"),
-    "attention": ("blocks.*.attn.*",),
-    "mlp_weights": ("blocks.*.mlp.*",),
-    "tokens": ("embed.W_E",),
-    "positions": ("pos_embed.W_pos",),
-    "ln1": ("blocks.*.ln1.*",),
-    "ln2": ("blocks.*.ln2.*",),
-    "ln_final": ("ln_final.*",),
-    "unembedding": ("unembed.W_U",),
-}
-"""Named parts of a model: the first four are the paper's (KQ: queries, keys, LN1 and what they read; KQOV: all of
-attention likewise; MLP: what comes after attention; embeddings), the others single components."""
+_UNNAMED = "gpt"
+"""The kind of a file that names none: the paper's."""
 
 TOKEN_AXIS: Mapping[str, int] = {"embed.W_E": 0, "unembed.W_U": 1}
 """Tensors with one row or column a token, which means something only within a vocabulary."""
-
-_NEVER_TRAINED = "unembed.b_U"
 
 
 def _as_names(value: Any) -> Any:
@@ -66,58 +46,16 @@ def _readable(parts: Any) -> bool:
     )
 
 
-def trained_names(model: ModelConfig, task: Task) -> frozenset[str]:
-    """All parameters that training may change."""
-    return frozenset(parameter_shapes(model, task)) - {_NEVER_TRAINED}
+def _chosen(parts: Iterable[str], task: TaskBase, model: ModelConfigBase) -> tuple[str, ...]:
+    """The parameters that parts stand for, in a model of this configuration."""
+    kind = kind_of(model)
+    return kind.names_in(parts, kind.shapes(model, task))
 
 
-def names_in(parts: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
-    """The tensors that `parts` stand for, sorted: each part is a name of `PARTS`, a tensor's name, or a pattern with *.
-
-    Raises:
-        ConfigError: a part matches none of `names`; lists the parts and names there are.
-    """
-    known = sorted(set(names) - {_NEVER_TRAINED})
-    chosen: set[str] = set()
-    for part in parts:
-        patterns = PARTS.get(part, (part,))
-        matched = [name for name in known if any(fnmatch.fnmatchcase(name, p) for p in patterns)]
-        if not matched:
-            raise ConfigError(
-                f"parts: {part!r} matches no tensor; expected one of {', '.join(PARTS)}, or of the tensors "
-                f"{', '.join(known)} (* stands for anything)"
-            )
-        chosen.update(matched)
-    if not chosen:
-        raise ConfigError(f"parts: expected at least one of {', '.join(PARTS)}, or a tensor's name")
-    return tuple(sorted(chosen))
-
-
-def parameter_shapes(model: ModelConfig, task: Task) -> dict[str, tuple[int, ...]]:
-    """Shapes of all parameters of a model of these sizes, without building it."""
-    d, h, w, m = model.d_model, model.n_heads, model.head_width, model.mlp_width
-    shapes: dict[str, tuple[int, ...]] = {
-        "embed.W_E": (task.vocab_size, d),
-        "pos_embed.W_pos": (task.n_ctx, d),
-        "ln_final.w": (d,),
-        "ln_final.b": (d,),
-        "unembed.W_U": (d, task.vocab_size),
-        _NEVER_TRAINED: (task.vocab_size,),
-    }
-    block: dict[str, tuple[int, ...]] = {
-        **{f"attn.W_{kind}": (h, d, w) for kind in "QKV"},
-        **{f"attn.b_{kind}": (h, w) for kind in "QKV"},
-        "attn.W_O": (h, w, d),
-        "attn.b_O": (d,),
-        "mlp.W_in": (d, m),
-        "mlp.b_in": (m,),
-        "mlp.W_out": (m, d),
-        "mlp.b_out": (d,),
-        **{f"{norm}.{kind}": (d,) for norm in ("ln1", "ln2") for kind in "wb"},
-    }
-    for layer in range(model.n_layers):
-        shapes |= {f"blocks.{layer}.{name}": shape for name, shape in block.items()}
-    return shapes
+def _chosen_in(parts: Iterable[str], model: nn.Module) -> tuple[str, ...]:
+    """The parameters that parts stand for, in this model."""
+    kind = kind_of(cast(ModelConfigBase, model.model_config))
+    return kind.names_in(parts, dict(model.named_parameters()))
 
 
 def _is_finite(tensor: Tensor) -> bool:
@@ -219,14 +157,14 @@ class Freeze(_Freezing):
     parts: Parts
     """Names of parts (KQ, attention, ln1, …), of tensors, or patterns with *."""
 
-    def check(self, task: Task, model: ModelConfig) -> None:
-        names_in(self.parts, parameter_shapes(model, task))
+    def check(self, task: TaskBase, model: ModelConfigBase) -> None:
+        _chosen(self.parts, task, model)
 
-    def held(self, task: Task, model: ModelConfig) -> frozenset[str]:
-        return frozenset(names_in(self.parts, parameter_shapes(model, task)))
+    def held(self, task: TaskBase, model: ModelConfigBase) -> frozenset[str]:
+        return frozenset(_chosen(self.parts, task, model))
 
-    def attach(self, model: PlateauTransformer, task: Task) -> Handle:
-        return self.hold(model, names_in(self.parts, dict(model.named_parameters())))
+    def attach(self, model: Any, task: TaskBase) -> Handle:
+        return self.hold(model, _chosen_in(self.parts, model))
 
 
 @register_intervention
@@ -255,15 +193,17 @@ class OptimalInit(_FromFile, _Freezing):
 
     @classmethod
     def taken_from(cls, tensors: Mapping[str, Tensor], fields: Mapping[str, Any]) -> dict[str, Tensor]:
-        return {name: tensors[name] for name in names_in(_as_names(fields.get("parts", ())), tensors)}
+        kind = model_kind(recorded_kind(local_path(fields["source"])) or _UNNAMED)
+        return {name: tensors[name] for name in kind.names_in(_as_names(fields.get("parts", ())), tensors)}
 
-    def check(self, task: Task, model: ModelConfig) -> None:
-        shapes = parameter_shapes(model, task)
+    def check(self, task: TaskBase, model: ModelConfigBase) -> None:
+        kind = kind_of(model)
+        shapes = kind.shapes(model, task)
         taken = self.tensors_if_there()
         if taken is None:
             return
         problems = [
-            f"{name} is not in the source" for name in names_in(self.parts, shapes) if name not in taken
+            f"{name} is not in the source" for name in kind.names_in(self.parts, shapes) if name not in taken
         ]
         for name, tensor in taken.items():
             if not _is_finite(tensor):
@@ -277,15 +217,15 @@ class OptimalInit(_FromFile, _Freezing):
         if problems:
             raise ConfigError(f"source: {self.source} does not fit: {'; '.join(problems)}")
 
-    def initialized(self, task: Task, model: ModelConfig) -> frozenset[str]:
-        names = names_in(self.parts, parameter_shapes(model, task))
+    def initialized(self, task: TaskBase, model: ModelConfigBase) -> frozenset[str]:
+        names = _chosen(self.parts, task, model)
         # Rows of an embedding may come from one source each.
         return frozenset(name for name in names if self.token_rows is None or name not in TOKEN_AXIS)
 
-    def held(self, task: Task, model: ModelConfig) -> frozenset[str]:
+    def held(self, task: TaskBase, model: ModelConfigBase) -> frozenset[str]:
         if not self.freeze:
             return frozenset()
-        return frozenset(names_in(self.parts, parameter_shapes(model, task)))
+        return frozenset(_chosen(self.parts, task, model))
 
     def _wrong_rows(self, name: str, there: Iterable[int], here: Iterable[int]) -> list[str]:
         there, here, axis = list(there), list(here), TOKEN_AXIS[name]
@@ -299,7 +239,7 @@ class OptimalInit(_FromFile, _Freezing):
             return [f"token_rows do not fit {name}, of shape {there} there and {here} here"]
         return []
 
-    def begin(self, model: PlateauTransformer, task: Task) -> None:
+    def begin(self, model: Any, task: TaskBase) -> None:
         parameters = dict(model.named_parameters())
         with torch.no_grad():
             for name, tensor in self.tensors().items():
@@ -313,11 +253,11 @@ class OptimalInit(_FromFile, _Freezing):
                 else:
                     own.copy_(tensor)
 
-    def attach(self, model: PlateauTransformer, task: Task) -> Handle:
+    def attach(self, model: Any, task: TaskBase) -> Handle:
         if not self.freeze:
             return Handle(lambda: None)
         # Of the source's names, not the source: a run that resumes does not need the file again.
-        return self.hold(model, names_in(self.parts, dict(model.named_parameters())))
+        return self.hold(model, _chosen_in(self.parts, model))
 
 
 @register_intervention
@@ -327,6 +267,8 @@ class ImposedPattern(_FromFile):
     The pattern is the same for every sequence; keys and queries then have no effect and are not trained. It stands
     in `hook_pattern`'s place in training, measurement and generation, and overrides a factor on Ω.
     """
+
+    needs_attention: ClassVar[bool] = True
 
     kind: Literal["imposed_pattern"] = "imposed_pattern"
 
@@ -339,8 +281,9 @@ class ImposedPattern(_FromFile):
             )
         return maps
 
-    def check(self, task: Task, model: ModelConfig) -> None:
-        if any(target.mask.shape[0] != 1 for target in task.attention_targets(task.sample(2, seed=0))):
+    def check(self, task: TaskBase, model: ModelConfigBase) -> None:
+        sequences = sequence_task(task, "kind: imposed_pattern")
+        if any(target.mask.shape[0] != 1 for target in targets_of(task)):
             raise ConfigError(
                 f"kind: imposed_pattern is one pattern for all sequences, and the Ω of {task.name} varies; "
                 "transfer the parameters (KQ) instead"
@@ -348,7 +291,7 @@ class ImposedPattern(_FromFile):
         taken = self.tensors_if_there()
         if taken is None:
             return
-        here = [model.n_heads, task.n_input, task.n_input]
+        here = [cast(ModelConfig, model).n_heads, sequences.n_input, sequences.n_input]
         there = {name: list(tensor.shape) for name, tensor in sorted(taken.items())}
         if wrong := [name for name, tensor in sorted(taken.items()) if not _is_finite(tensor)]:
             raise ConfigError(
@@ -361,11 +304,11 @@ class ImposedPattern(_FromFile):
                 f"this model has {model.n_layers} layer(s) of {here}"
             )
 
-    def held(self, task: Task, model: ModelConfig) -> frozenset[str]:
+    def held(self, task: TaskBase, model: ModelConfigBase) -> frozenset[str]:
         # No gradient reaches them.
-        return frozenset(names_in(["blocks.*.attn.[Wb]_[KQ]"], parameter_shapes(model, task)))
+        return frozenset(_chosen(["blocks.*.attn.[Wb]_[KQ]"], task, model))
 
-    def attach(self, model: PlateauTransformer, task: Task) -> Handle:
+    def attach(self, model: Any, task: TaskBase) -> Handle:
         maps = self.tensors()
         handles = []
         for layer, block in enumerate(model.blocks):
@@ -393,12 +336,9 @@ def _imposing(pattern: Tensor):
 
 
 __all__ = [
-    "PARTS",
     "TOKEN_AXIS",
     "Freeze",
     "ImposedPattern",
     "OptimalInit",
     "content_hash",
-    "names_in",
-    "parameter_shapes",
 ]

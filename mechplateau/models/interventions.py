@@ -9,18 +9,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import torch
 from pydantic import Field, model_validator
 
 from mechplateau.errors import ConfigError
-from mechplateau.models.config import ModelConfig
+from mechplateau.models.config import ModelConfigBase
 from mechplateau.schema import Config
-from mechplateau.tasks import Task
-
-if TYPE_CHECKING:
-    from mechplateau.models.transformer import PlateauTransformer
+from mechplateau.tasks import TaskBase, sequence_task, targets_of
 
 
 @dataclass(frozen=True)
@@ -40,6 +37,9 @@ class Intervention(Config):
     At step s it shapes what is measured after s updates and the update from s to s + 1.
     """
 
+    needs_attention: ClassVar[bool] = False
+    """Whether it acts on the model's attention, which a kind of model must allow (`ModelKind.attention`)."""
+
     kind: str
     start: int = Field(0, ge=0)
     """First step it is in effect."""
@@ -57,7 +57,7 @@ class Intervention(Config):
         return self.start <= step and (self.stop is None or step < self.stop)
 
     @abstractmethod
-    def check(self, task: Task, model: ModelConfig) -> None:
+    def check(self, task: TaskBase, model: ModelConfigBase) -> None:
         """Raise ConfigError, naming the field, where it cannot act on this task and model."""
 
     def conflict(self, other: Intervention) -> str | None:
@@ -72,14 +72,14 @@ class Intervention(Config):
             other.stop is None or self.start < other.stop
         )
 
-    def begin(self, model: PlateauTransformer, task: Task) -> None:
+    def begin(self, model: Any, task: TaskBase) -> None:
         """Change weights, once, at step `start`, before `attach`; a run that is gone on with has had it."""
 
-    def held(self, task: Task, model: ModelConfig) -> frozenset[str]:
+    def held(self, task: TaskBase, model: ModelConfigBase) -> frozenset[str]:
         """Names of the parameters that are not trained while it is in effect."""
         return frozenset()
 
-    def initialized(self, task: Task, model: ModelConfig) -> frozenset[str]:
+    def initialized(self, task: TaskBase, model: ModelConfigBase) -> frozenset[str]:
         """Names of the parameters that it sets as a whole when it begins."""
         return frozenset()
 
@@ -88,7 +88,7 @@ class Intervention(Config):
         return 0.0
 
     @abstractmethod
-    def attach(self, model: PlateauTransformer, task: Task) -> Handle:
+    def attach(self, model: Any, task: TaskBase) -> Handle:
         """Put it into effect on `model`."""
 
 
@@ -119,19 +119,21 @@ class AttentionScale(Intervention):
     Source: arXiv 2506.13688, section 4 (figures 3, 4 and 43).
     """
 
+    needs_attention: ClassVar[bool] = True
+
     kind: Literal["attention_scale"] = "attention_scale"
     c: float
     """The factor."""
     layers: tuple[int, ...] | None = None
     """0-based layers; null: every layer that has an Ω."""
 
-    def check(self, task: Task, model: ModelConfig) -> None:
+    def check(self, task: TaskBase, model: ModelConfigBase) -> None:
         if self.layers == ():
             raise ConfigError("layers: expected at least one layer, or null for every layer that has an Ω")
         for layer in self.layers or ():
             if not 0 <= layer < model.n_layers:
                 raise ConfigError(f"layers: expected layers from 0 to {model.n_layers - 1}, got {layer}")
-        targets = task.attention_targets(task.sample(2, seed=0))
+        targets = targets_of(task)
         if any(target.mask.shape[0] != 1 for target in targets):
             raise ConfigError(
                 f"kind: attention_scale needs one Ω for all sequences; that of {task.name} varies"
@@ -153,7 +155,7 @@ class AttentionScale(Intervention):
                 return "scales the same attention at the same steps as"
         return super().conflict(other)
 
-    def attach(self, model: PlateauTransformer, task: Task) -> Handle:
+    def attach(self, model: Any, task: TaskBase) -> Handle:
         masks = scaled_entries(task, model.cfg.n_layers, self.layers)
         attached = [model.blocks[layer].attn for layer in masks]
         for attention, mask in zip(attached, masks.values(), strict=True):
@@ -166,11 +168,12 @@ class AttentionScale(Intervention):
         return Handle(undo)
 
 
-def scaled_entries(task: Task, n_layers: int, layers: tuple[int, ...] | None) -> dict[int, torch.Tensor]:
+def scaled_entries(task: TaskBase, n_layers: int, layers: tuple[int, ...] | None) -> dict[int, torch.Tensor]:
     """Ω of the rows outside the partial solution: layer → bool `[n_ctx, n_ctx]` (query, key)."""
+    task = sequence_task(task, "kind: attention_scale")
     left_alone = {task.output_rows[r] for r in task.partial_outputs or ()}
     masks: dict[int, torch.Tensor] = {}
-    for target in task.attention_targets(task.sample(1, seed=0)):
+    for target in targets_of(task):
         for layer in range(n_layers) if target.layer is None else [target.layer]:
             if layers is not None and layer not in layers:
                 continue

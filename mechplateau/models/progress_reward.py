@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
 from mechplateau.errors import ConfigError
-from mechplateau.models.config import ModelConfig
+from mechplateau.models.config import ModelConfigBase
 from mechplateau.models.initialization import ImposedPattern
 from mechplateau.models.interventions import Handle, Intervention, register_intervention
-from mechplateau.tasks import Task
-
-if TYPE_CHECKING:
-    from mechplateau.models.transformer import PlateauTransformer
+from mechplateau.tasks import TaskBase, targets_of
 
 
 @register_intervention
@@ -26,14 +23,16 @@ class ProgressReward(Intervention):
     Source: ours; the paper (arXiv 2506.13688) only multiplies the pattern on Ω.
     """
 
+    needs_attention: ClassVar[bool] = True
+
     kind: Literal["progress_reward"] = "progress_reward"
     weight: float
     """Nats a unit of APM; below 0, attention to Ω is punished."""
     ramp: int = Field(0, ge=0)
     """Steps over which the weight rises linearly from 0 at `start`; 0: all of it at once."""
 
-    def check(self, task: Task, model: ModelConfig) -> None:
-        if not task.attention_targets(task.sample(2, seed=0)):
+    def check(self, task: TaskBase, model: ModelConfigBase) -> None:
+        if not targets_of(task):
             raise ConfigError(f"kind: progress_reward needs an Ω; {task.name} states none")
 
     def conflict(self, other: Intervention) -> str | None:
@@ -46,6 +45,6 @@ class ProgressReward(Intervention):
             return self.weight
         return self.weight * (step - self.start) / self.ramp
 
-    def attach(self, model: PlateauTransformer, task: Task) -> Handle:
+    def attach(self, model: Any, task: TaskBase) -> Handle:
         # The model is left as it is: the training loop asks for the weight at every update.
         return Handle(lambda: None)

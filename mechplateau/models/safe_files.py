@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -82,6 +83,19 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
                 f"{path}: {name} is sparse, quantized or without data; expected a plain tensor"
             )
     return _plain(tensors, path)
+
+
+def recorded_kind(path: Path) -> str | None:
+    """The kind of model that a checkpoint of a run says it is of; None for a file that says nothing of the sort."""
+    if path.suffix != ".safetensors":
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            description = json.loads((file.metadata() or {}).get("mechplateau", "{}"))
+        model = description["config"]["model"]
+        return str(model.get("kind", "gpt"))  # checkpoints lacked it while there was but one
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _plain(tensors: dict[str, Tensor], path: Path) -> dict[str, Tensor]:

@@ -46,7 +46,7 @@ from mechplateau.models.lens_generation import LensGeneration
 from mechplateau.models.observation import observe
 from mechplateau.models.records import Observation
 from mechplateau.models.table import Rows, Table, table_for
-from mechplateau.models.weights import check_fits, plain_names
+from mechplateau.models.weights import check_fits, load_weights, parameters_of, plain_names
 
 if TYPE_CHECKING:
     from mechplateau.models.bridge import CausalBridge
@@ -326,27 +326,6 @@ def build_model(
                 parameter.zero_()
     # The layer norms' w and b hold 1 and 0 from their construction.
     return model.to(device)
-
-
-def load_weights(model: PlateauTransformer, tensors: Mapping[str, Tensor], source: str) -> None:
-    """Load parameters strictly: every parameter of the model, nothing else, in its shape.
-
-    Raises:
-        CheckpointError: names what is missing, unknown or misshapen; the model is then unchanged.
-    """
-    own = parameters_of(model)
-    check_fits(tensors, own, source)
-    with torch.no_grad():
-        for name, parameter in own.items():
-            parameter.copy_(tensors[name])
-
-
-def parameters_of(model: PlateauTransformer) -> dict[str, Tensor]:
-    """All parameters by TransformerLens's names (the fixed b_U too), without the buffers that hold no weights.
-
-    A compiled or wrapped model's are those of the model inside.
-    """
-    return plain_names({name: parameter.detach() for name, parameter in model.named_parameters()})
 
 
 __all__ = ["PlateauTransformer", "build_model", "load_weights", "parameters_of"]

@@ -1,4 +1,4 @@
-"""Strictness about weights: what a state dict must hold to fit a model."""
+"""A model's parameters by name: reading them, and loading others strictly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import TypeVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from mechplateau.errors import CheckpointError
 
@@ -68,3 +69,24 @@ def check_fits(given: Mapping[str, Tensor], expected: Mapping[str, Tensor], sour
 
 def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Load parameters strictly: every parameter of the model, nothing else, in its shape.
+
+    Raises:
+        CheckpointError: names what is missing, unknown or misshapen; the model is then unchanged.
+    """
+    own = parameters_of(model)
+    check_fits(tensors, own, source)
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(tensors[name])
+
+
+def parameters_of(model: nn.Module) -> dict[str, Tensor]:
+    """All parameters by TransformerLens's names (the fixed b_U too), without the buffers that hold no weights.
+
+    A compiled or wrapped model's are those of the model inside.
+    """
+    return plain_names({name: parameter.detach() for name, parameter in model.named_parameters()})

@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 from mechplateau.config import RunConfig
 from mechplateau.devices import device_named
 from mechplateau.errors import CheckpointError, RunError, UserError
+from mechplateau.models.config import ModelConfig
+from mechplateau.models.kinds import build, kind_of
 from mechplateau.models.versions import check_transformer_lens
+from mechplateau.models.weights import load_weights, parameters_of
 from mechplateau.paths import local_path
 from mechplateau.runs import table
 from mechplateau.runs.cadence import Cadence
@@ -31,7 +35,7 @@ from mechplateau.runs.record import (
     sessions_of,
     status_of,
 )
-from mechplateau.tasks import Task
+from mechplateau.tasks import TaskBase
 
 if TYPE_CHECKING:
     from mechplateau.models import PlateauTransformer
@@ -68,7 +72,7 @@ class Run:
         return self.path.name
 
     @property
-    def task(self) -> Task:
+    def task(self) -> TaskBase:
         """The task, ready to sample from."""
         return self.config.task
 
@@ -190,7 +194,8 @@ class Run:
         return int(which)
 
     def model(self, which: int | Phase = "after", *, device: str = "cpu") -> PlateauTransformer:
-        """The HookedTransformer of a checkpoint, in eval mode, with its raw weights.
+        """The model of a checkpoint, in eval mode, with its raw weights: of the gpt kind, a HookedTransformer; else the
+        module of the run's kind.
 
         Interventions of the run are not attached: the weights are what they made of them.
 
@@ -214,6 +219,11 @@ class Run:
 
         place = device_named(device)
         weights = {name: tensor.to(place) for name, tensor in self.weights(which).items()}
+        if not isinstance(self.config.model, ModelConfig):
+            raise UserError(
+                f"{self.path}: only models of kind gpt open as a TransformerBridge, this one is of kind "
+                f"{self.config.model.kind}; use run.model"
+            )
         return bridge_of(self.config.model, weights)
 
     def weights(self, which: int | Phase = "after") -> dict[str, Tensor]:
@@ -296,20 +306,17 @@ def model_from_checkpoint(
     path: Path, *, device: str, expected: RunConfig | None = None
 ) -> PlateauTransformer:
     """The model of a checkpoint file, whose own configuration must be the expected one where one is given."""
-    from mechplateau.models.transformer import build_model, load_weights
-
     tensors, description = read_tensors(path)
     config = config_of(description, path)
     if expected is not None:
         check_belongs(config.content_hash(), expected, path)
-    model = build_model(
-        config.model,
-        vocab_size=config.task.vocab_size,
-        n_ctx=config.task.n_ctx,
-        device=device,
-        token_labels=config.task.token_labels,
-    )
+    model = build(config.model, config.task, device=device)
+    untrained = kind_of(config.model).untrained
+    kept = {name: tensor for name, tensor in parameters_of(model).items() if name in untrained}
+    fresh = {name: tensor.clone() for name, tensor in kept.items()}
     load_weights(model, tensors, str(path))
-    if bool(model.unembed.b_U.any()):
-        raise CheckpointError(f"{path}: unembed.b_U is not zero, as training keeps it: not its checkpoint")
-    return model.eval()
+    if changed := [name for name, tensor in kept.items() if not torch.equal(tensor, fresh[name])]:
+        raise CheckpointError(
+            f"{path}: {', '.join(changed)} is not what training keeps it at: not its checkpoint"
+        )
+    return cast("PlateauTransformer", model.eval())

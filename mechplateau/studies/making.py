@@ -23,6 +23,7 @@ from mechplateau.studies.plateau.probes import ACCURACIES, SPLITS, probe_curve, 
 from mechplateau.studies.plateau.recipes import RECIPES, SCALES, Scale, checked_scale
 from mechplateau.studies.plateau.summary import Numbers, summarize
 from mechplateau.studies.training import Announce, ensure, finished_runs
+from mechplateau.tasks import sequence_task
 from mechplateau.views.configs import differing_settings
 
 
@@ -128,7 +129,11 @@ def reduced(specs: Iterable[FigureSpec]) -> dict[str, dict[str, tuple[str, str]]
 
 
 def _numbers(run: Run, scale: Scale) -> Numbers:
-    return {"seed": run.config.seed, **summarize(run.metrics, run.task), **probe_numbers(run, scale)}
+    return {
+        "seed": run.config.seed,
+        **summarize(run.metrics, sequence_task(run.task, "a summary")),
+        **probe_numbers(run, scale),
+    }
 
 
 def _data(

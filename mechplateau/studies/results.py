@@ -22,6 +22,7 @@ from mechplateau.runs.files import write_text
 from mechplateau.studies.plateau.recipes import RECIPES, Scale
 from mechplateau.studies.plateau.summary import Numbers, rounded, summarize
 from mechplateau.studies.training import finished_runs
+from mechplateau.tasks import sequence_task
 
 KEY = ("recipe", "seed", "scale")
 _FROM = (*KEY, "config_hash", "mechplateau", "torch", "transformer-lens", "processor", "threads", "finished")
@@ -55,7 +56,7 @@ def line_of(recipe: str, seed: int, scale: Scale, run: Run, probed: Numbers | No
         "threads": last.get("threads"),
         "finished": last.get("finished"),
     }
-    return origin | rounded(summarize(run.metrics, run.task) | (probed or {}))
+    return origin | rounded(summarize(run.metrics, sequence_task(run.task, "a summary")) | (probed or {}))
 
 
 def found_in(runs_dir: Path, scale: Scale, seeds: Sequence[int] | None = None) -> pd.DataFrame:

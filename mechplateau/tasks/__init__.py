@@ -17,7 +17,9 @@ from mechplateau.tasks.sequence import (
     mask_of,
     pairs_among,
     sample_numbers,
+    sequence_task,
     sequences,
+    targets_of,
 )
 
 __all__ = [
@@ -39,7 +41,9 @@ __all__ = [
     "pairs_among",
     "register_task",
     "sample_numbers",
+    "sequence_task",
     "sequences",
+    "targets_of",
     "task_class",
     "task_names",
 ]

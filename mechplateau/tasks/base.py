@@ -25,6 +25,9 @@ class TaskBase(Config):
     name: str
     """The registered name."""
 
+    model_kinds: ClassVar[tuple[str, ...]] = ()
+    """The kinds of model that can learn it; the first is what `model.kind` is where it is left out."""
+
     default_model: ClassVar[Mapping[str, Any]] = {}
     """Model settings of this task, where they differ from the defaults of the model's kind."""
 
@@ -81,6 +84,12 @@ class TaskBase(Config):
             got = f"one of {len(made)}" if isinstance(made, Batch) else type(made).__name__
             raise ConfigError(f"{type(self).__name__}._batch: expected a Batch of {n}, got {got}")
         return made
+
+    def evaluation_batch(
+        self, n: int, generator: torch.Generator | None = None, device: str | torch.device = "cpu"
+    ) -> Batch:
+        """What is measured: fresh examples, or for a task that has one, a fixed set (of which `n` may be all)."""
+        return self.batch(n, generator, device)
 
     @abstractmethod
     def _batch(self, n: int, generator: torch.Generator, device: torch.device) -> Batch:

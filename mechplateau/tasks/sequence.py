@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -46,6 +47,8 @@ class SequenceTask(TaskBase):
     Sequences are prompt, then outputs; the model sees all but the last token. Output row r (r = 0 …
     n_outputs − 1) is the input position that predicts output r: `prompt_length − 1 + r`.
     """
+
+    model_kinds: ClassVar[tuple[str, ...]] = ("gpt",)
 
     @property
     def objective(self) -> Objective:
@@ -201,6 +204,27 @@ class SequenceTask(TaskBase):
 
 Task = SequenceTask
 """The name it had while every task was of this kind."""
+
+
+def sequence_task(task: TaskBase, what: str) -> SequenceTask:
+    """The task, once it is known to be one of tokens.
+
+    Raises:
+        ConfigError: it is not; `what` is what needs one.
+    """
+    if not isinstance(task, SequenceTask):
+        raise ConfigError(f"{what} needs a task of tokens with a prompt and outputs; {task.name} is none")
+    return task
+
+
+def targets_of(task: TaskBase, device: str | torch.device = "cpu") -> tuple[Target, ...]:
+    """Ω of a task; none where it is not of tokens.
+
+    Of two sequences, since one cannot tell a mask that varies from one that is the same for all.
+    """
+    if not isinstance(task, SequenceTask):
+        return ()
+    return task.attention_targets(task.sample(2, device=device, seed=0))
 
 
 class OneOutputPerInput(SequenceTask):

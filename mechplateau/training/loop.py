@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -21,12 +21,16 @@ from mechplateau.devices import TRAINABLE, device_named
 from mechplateau.errors import UserError
 from mechplateau.metrics.accuracy import SOLVED
 from mechplateau.models.interventions import Handle, Intervention
+from mechplateau.models.kinds import build, kind_of
+from mechplateau.models.records import Trainable
 from mechplateau.models.versions import check_hooked_transformer
+from mechplateau.models.weights import load_weights, parameters_of
 from mechplateau.objectives import Batch
 from mechplateau.paths import local_path
 from mechplateau.runs import Run, RunWriter, load_run
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
 from mechplateau.runs.environment import describe_environment
+from mechplateau.tasks import sequence_task
 from mechplateau.training.graphed import GraphedMeasurement, GraphedUpdate, check_graph
 from mechplateau.training.interrupt import RunInterrupted, interruptible
 from mechplateau.training.measure import PAPER_FRESH, Measurer
@@ -123,19 +127,17 @@ class _Trainer:
     """The state of one training session."""
 
     def __init__(self, config: RunConfig, writer: RunWriter, device: torch.device, cuda_graph: bool):
-        from mechplateau.models.transformer import build_model, load_weights
-
         self.config = config
         self.task = config.task
         self.objective = config.task.objective
         self.writer = writer
         self.device = device
         self.step = 0
-        self.model = build_model(
+        self.model = build(
             config.model,
-            vocab_size=self.task.vocab_size,
-            n_ctx=self.task.n_ctx,
-            generator=generator_for(config.seed, "init", 0, torch.device("cpu")),
+            self.task,
+            generator=kind_of(config.model).initial_generator(config.seed)
+            or generator_for(config.seed, "init", 0, torch.device("cpu")),
             device=device,
         )
         self.optimizer = build_optimizer(self.model, config.training, capturable=cuda_graph)
@@ -150,7 +152,9 @@ class _Trainer:
             groups = self.optimizer.state_dict()["param_groups"]
             state = unflatten_state(_part(tensors, "optimizer."))
             self.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        self.measurer = Measurer(self.task, config.model.n_layers, config.evaluation.locations, device)
+        self.measurer = Measurer(
+            sequence_task(self.task, "training"), config.model.n_layers, config.evaluation.locations, device
+        )
         self.graphed_measurement = GraphedMeasurement(self.model, self.measurer) if cuda_graph else None
         self.cadence = writer.cadence
         self.progress = AttentionTargets(self.task, config.model.n_layers, device)
@@ -247,15 +251,13 @@ class _Trainer:
                 batches.insert(0, self._training_batch(max(self.step, 1)))
             if self.graphed_measurement is not None:
                 return self.measurer.row_of(self.graphed_measurement(*batches), self.step)
-            return self.measurer.row(self.model, self.step, *batches)
+            return self.measurer.row(cast(Trainable, self.model), self.step, *batches)
 
     def _save(self, keep: bool) -> None:
-        from mechplateau.models.transformer import parameters_of
-
         maps = None
         if keep:
             with _evaluating(self.model):
-                maps = self.measurer.maps(self.model, self._evaluation_batch())
+                maps = self.measurer.maps(cast(Trainable, self.model), self._evaluation_batch())
         state = flatten_state(self.optimizer.state_dict())
         self.writer.save(self.step, parameters_of(self.model), state, maps, keep)
         self.saved_at = time.monotonic()
@@ -267,7 +269,9 @@ class _Trainer:
     def _evaluation_batch(self) -> Batch:
         samples = self.config.evaluation.samples
         generator = generator_for(self.config.seed, "eval", self.step, self.device)
-        return self.task.batch(PAPER_FRESH if samples == "paper" else samples, generator, self.device)
+        return self.task.evaluation_batch(
+            PAPER_FRESH if samples == "paper" else samples, generator, self.device
+        )
 
     def _intervene(self) -> None:
         """Attach and detach what begins and ends at the present step."""

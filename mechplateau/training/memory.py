@@ -19,7 +19,7 @@ import torch
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import RunError, UserError
-from mechplateau.models.initialization import parameter_shapes
+from mechplateau.models.kinds import kind_of
 
 # Parameters of glibc's mallopt and their default values.
 _M_TRIM_THRESHOLD, _TRIM_DEFAULT = -1, 128 * 1024
@@ -49,7 +49,9 @@ def check_memory(config: RunConfig, device: torch.device) -> None:
 
     Without this, Linux would promise the memory and then kill the process, or another one.
     """
-    parameters = sum(math.prod(shape) for shape in parameter_shapes(config.model, config.task).values())
+    parameters = sum(
+        math.prod(shape) for shape in kind_of(config.model).shapes(config.model, config.task).values()
+    )
     least, there = 2 * 4 * parameters, _memory(device)
     if there is not None and least > there:
         raise UserError(

@@ -13,7 +13,7 @@ import mechplateau_kernels as mk
 from mechplateau import metrics
 from mechplateau.models.records import Observation
 from mechplateau.objectives import Batch, tokens_of
-from mechplateau.tasks import Target, Task
+from mechplateau.tasks import Target, TaskBase, sequence_task, targets_of
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,9 @@ class AttentionTargets:
         same_for_all: whether no target differs from sequence to sequence.
     """
 
-    def __init__(self, task: Task, n_layers: int, device: torch.device):
+    def __init__(self, task: TaskBase, n_layers: int, device: torch.device):
         self._task = task
-        # Of two sequences, since one cannot tell a mask that varies from one that is the same for all.
-        targets = task.attention_targets(task.sample(2, device=device, seed=0))
+        targets = targets_of(task, device)
         self.tracked: list[TrackedTarget] = []
         slots = [0] * n_layers
         for index, target in enumerate(targets):
@@ -103,13 +102,15 @@ class AttentionTargets:
         """The targets of these sequences (of a `TokenBatch`, where they differ between sequences)."""
         if self._shared is not None:
             return self._shared
-        return BatchTargets(self.tracked, self._sets(self._task.attention_targets(tokens_of(batch))))
+        return BatchTargets(
+            self.tracked, self._sets(sequence_task(self._task, "Ω").attention_targets(tokens_of(batch)))
+        )
 
     def _sets(self, targets: Sequence[Target]) -> Mapping[int, list[Tensor]]:
-        n_input = self._task.n_input
         sets: dict[int, list[Tensor]] = {}
         for tracked in self.tracked:
             mask = targets[tracked.target].mask
+            n_input = mask.shape[-1]
             whole = mask.new_zeros(mask.shape[0], n_input, n_input)
             whole[:, tracked.rows] = mask
             sets.setdefault(tracked.layer, []).append(whole[0] if whole.shape[0] == 1 else whole)

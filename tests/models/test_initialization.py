@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from mechplateau.config import RunConfig
 from mechplateau.errors import CheckpointError, ConfigError
 from mechplateau.models import build_model, generate, observe
-from mechplateau.models.initialization import Freeze, ImposedPattern, OptimalInit, names_in, parameter_shapes
+from mechplateau.models.initialization import Freeze, ImposedPattern, OptimalInit
+from mechplateau.models.kinds import model_kind
 from mechplateau.training import train
 
 BASE = {
@@ -19,6 +20,9 @@ BASE = {
     "evaluation": {"samples": 8, "every": 4},
     "checkpoints": {"every": 4},
 }
+
+
+GPT = model_kind("gpt")
 
 
 def tiny(**sections):
@@ -59,20 +63,20 @@ def test_shapes_are_those_of_the_model():
     config = tiny(model={"n_layers": 2, "n_heads": 2, "d_head": 3, "d_mlp": 5})
     model = build_model(config.model, vocab_size=config.task.vocab_size, n_ctx=config.task.n_ctx)
     actual = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    assert parameter_shapes(config.model, config.task) == actual
+    assert GPT.shapes(config.model, config.task) == actual
 
 
 def test_the_papers_parts():
-    names = parameter_shapes(tiny().model, tiny().task)
+    names = GPT.shapes(tiny().model, tiny().task)
     inputs = {"embed.W_E", "pos_embed.W_pos", "blocks.0.ln1.w", "blocks.0.ln1.b"}
     attention = {f"blocks.0.attn.{kind}_{letter}" for kind in "Wb" for letter in "QKVO"}
     queries_and_keys = {name for name in attention if name[-1] in "QK"}
-    assert set(names_in(["KQ"], names)) == queries_and_keys | inputs
-    assert set(names_in(["KQOV"], names)) == attention | inputs
+    assert set(GPT.names_in(["KQ"], names)) == queries_and_keys | inputs
+    assert set(GPT.names_in(["KQOV"], names)) == attention | inputs
     after = {f"blocks.0.mlp.{kind}_{end}" for kind in "Wb" for end in ("in", "out")}
     after |= {"blocks.0.ln2.w", "blocks.0.ln2.b", "ln_final.w", "ln_final.b", "unembed.W_U"}
-    assert set(names_in(["MLP"], names)) == after
-    assert "unembed.b_U" not in names_in(["*"], names)
+    assert set(GPT.names_in(["MLP"], names)) == after
+    assert "unembed.b_U" not in GPT.names_in(["*"], names)
 
 
 def test_a_name_that_matches_nothing_lists_the_names(source):
@@ -99,7 +103,7 @@ def test_frozen_tensors_are_the_sources_to_the_bit_and_the_rest_is_trained(tmp_p
     training = {"optimizer": optimizer, "weight_decay": 0.1}
     config = tiny(training=training, interventions=[optimal(source, parts=part)])
     run = train(config, runs_dir=tmp_path)
-    moved = names_in([part] if isinstance(part, str) else part, source.weights())
+    moved = GPT.names_in([part] if isinstance(part, str) else part, source.weights())
     baseline = train(tiny(training=training), runs_dir=tmp_path)
     for step in run.steps:
         weights = run.weights(step)
@@ -140,7 +144,7 @@ def test_a_kill_and_resume_changes_no_bit(tmp_path, source, fields, killed_at):
 
 def test_freezing_from_a_step_on_keeps_what_was_learned_by_then(tmp_path):
     run = train(tiny(interventions=[{"kind": "freeze", "parts": "attention", "start": 4}]), runs_dir=tmp_path)
-    for name in names_in(["attention"], run.weights()):
+    for name in GPT.names_in(["attention"], run.weights()):
         assert torch.equal(run.weights(4)[name], run.weights()[name])
     assert not torch.equal(run.weights(0)["blocks.0.attn.W_V"], run.weights(4)["blocks.0.attn.W_V"])
     assert not torch.equal(run.weights(4)["embed.W_E"], run.weights()["embed.W_E"])

@@ -291,7 +291,7 @@ def interrupted(tmp_path, step=4):
             lambda t, d: t.update({"ln_final.w": torch.ones(8, dtype=torch.float16)}),
             "is float16, expected float32",
         ),
-        (lambda t, d: t["unembed.b_U"].add_(1), "b_U is not zero"),
+        (lambda t, d: t["unembed.b_U"].add_(1), "b_U is not what training keeps it at"),
         (lambda t, d: d.update({"processed": True}), "were processed"),
         (lambda t, d: d["config"].update({"seed": 5}), "belongs to another run"),
     ],

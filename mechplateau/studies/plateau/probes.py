@@ -28,6 +28,7 @@ from mechplateau.runs.files import write_text
 from mechplateau.runs.record import read_json
 from mechplateau.studies.plateau.recipes import Scale, checked_scale
 from mechplateau.studies.plateau.summary import Numbers
+from mechplateau.tasks import sequence_task
 from mechplateau.training.interrupt import terminable
 from mechplateau.training.loop import torch_threads
 from mechplateau.training.sweep import stop_with_parent
@@ -110,7 +111,8 @@ def _probe_at(
     model = run.model(step)
     hook = f"blocks.{run.config.model.n_layers - 1}.hook_attn_out"
     most = max(split["sequences"] for split in splits.values())
-    tokens = run.task.sample(most, seed=_SEED)
+    task = sequence_task(run.task, "the probe")
+    tokens = task.sample(most, seed=_SEED)
 
     def fit(split: Mapping[str, int], control: bool) -> pd.Series:
         table = probe(
@@ -118,7 +120,7 @@ def _probe_at(
             tokens[: split["sequences"]],
             "output",
             hook=hook,
-            task=run.task,
+            task=task,
             kind="mlp",
             n_train=split["n_train"],
             control=control,

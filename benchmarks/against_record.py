@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from mechplateau.studies import study_named
 from mechplateau.studies.results import KEY, found_in, on_record
 
 NUMBERS = (
@@ -50,9 +51,10 @@ def main() -> None:
     asked = parser.parse_args()
     if not asked.runs_dir.is_dir():
         parser.error(f"--runs-dir {asked.runs_dir}: no such folder")
-    found = found_in(asked.runs_dir, asked.scale)
+    plateau = study_named("plateau")
+    found = found_in(plateau, asked.runs_dir, asked.scale)
     lines = side_by_side(
-        on_record(), found if asked.recipe is None else found[found["recipe"] == asked.recipe]
+        on_record(plateau), found if asked.recipe is None else found[found["recipe"] == asked.recipe]
     )
     if len(lines) == 2:
         parser.error(

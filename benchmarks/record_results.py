@@ -1,7 +1,8 @@
 """Put the finished runs of a folder on record: `python benchmarks/record_results.py --runs-dir runs`.
 
-Adds a line for each recipe and seed to `mechplateau/studies/plateau/results/runs.csv`, which `mechplateau claims`
-reads; a run that is on record already is replaced by the one found. The README's table of claims is renewed from it.
+Adds a line for each recipe and seed to `mechplateau/studies/STUDY/results/runs.csv`, which `mechplateau claims` reads;
+a run that is on record already is replaced by the one found. The README's table of claims is renewed from the plateau
+paper's.
 """
 
 from __future__ import annotations
@@ -12,30 +13,37 @@ from pathlib import Path
 import pandas as pd
 
 from mechplateau.cli_experiments import markdown_table
-from mechplateau.studies.plateau.claims import check_all
-from mechplateau.studies.results import KEY, found_in, merged, summaries_of, write_results
+from mechplateau.studies import study_named
+from mechplateau.studies.claims import check_all
+from mechplateau.studies.results import KEY, found_in, merged, read_results, summaries_of, write_results
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- claims -->\n", "<!-- /claims -->"
-TABLE = Path(__file__).parents[1] / "mechplateau" / "studies" / "plateau" / "results" / "runs.csv"
+STUDIES = Path(__file__).parents[1] / "mechplateau" / "studies"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
-    parser.add_argument("--scale", choices=["paper", "small"], default="paper")
+    parser.add_argument("--study", default="plateau")
+    parser.add_argument("--scale", default="paper")
     arguments = parser.parse_args()
     if not arguments.runs_dir.is_dir():
         parser.error(f"--runs-dir {arguments.runs_dir}: no such folder")
-    old = pd.read_csv(TABLE) if TABLE.is_file() else pd.DataFrame(columns=list(KEY))
-    new = found_in(arguments.runs_dir, arguments.scale)
-    write_results(merged(old, new), TABLE)
-    text = README.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    table = markdown_table(check_all(summaries_of(merged(old, new), "paper")), "paper")
-    README.write_text(f"{before}{BEGIN}{table}\n{END}{after}", encoding="utf-8")
-    print(f"{len(new)} lines from runs of {arguments.runs_dir} are on record in {TABLE}")
+    study = study_named(arguments.study)
+    path = STUDIES / study.name / "results" / "runs.csv"
+    path.parent.mkdir(exist_ok=True)
+    old = read_results(path) if path.is_file() else pd.DataFrame(columns=list(KEY))
+    new = found_in(study, arguments.runs_dir, arguments.scale)
+    both = merged(study.recipes, old, new)
+    write_results(both, path)
+    if study.name == "plateau":
+        text = README.read_text(encoding="utf-8")
+        before, _, rest = text.partition(BEGIN)
+        _, _, after = rest.partition(END)
+        table = markdown_table(check_all(study.claims, summaries_of(both, "paper")), "paper")
+        README.write_text(f"{before}{BEGIN}{table}\n{END}{after}", encoding="utf-8")
+    print(f"{len(new)} lines from runs of {arguments.runs_dir} are on record in {path}")
 
 
 if __name__ == "__main__":

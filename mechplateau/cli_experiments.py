@@ -1,9 +1,11 @@
-"""`mechplateau figure`, `figures`, `reproduce` and `claims`: the paper, figure by figure."""
+"""`mechplateau figure`, `figures`, `reproduce` and `claims`: a study, figure by figure."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,14 +16,19 @@ from mechplateau.errors import UserError
 from mechplateau.paths import PATH_OPTION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from mechplateau.studies.plateau.claims import Outcome
-    from mechplateau.studies.plateau.recipes import Scale
+    from mechplateau.studies import Figure, Study
+    from mechplateau.studies.claims import Outcome
     from mechplateau.training.sweep import SweepResult
 
+DEFAULT_STUDY = "plateau"
+"""The study that is meant where none is named."""
+
 ScaleOption = Annotated[
-    str, typer.Option("--scale", help="paper, or small: shorter sequences, narrower models, minutes.")
+    str,
+    typer.Option("--scale", metavar="NAME", help="paper, or a preset of the tasks: small takes minutes."),
+]
+StudyName = Annotated[
+    str, typer.Argument(metavar="[STUDY]", help="The study's name; the plateau paper's if left out.")
 ]
 RunsDir = Annotated[
     Path, typer.Option(help="Where run folders lie; finished runs there are reused.", **PATH_OPTION)
@@ -36,7 +43,13 @@ Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 
 
 def figure(
-    number: Annotated[int, typer.Argument(help="Its number in the paper; `mechplateau figures` lists them.")],
+    figure_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="FIGURE",
+            help="Its number in the plateau paper, or STUDY/ID of another study; `mechplateau figures` lists them.",
+        ),
+    ],
     scale: ScaleOption = "paper",
     seeds: Seeds = 1,
     runs_dir: RunsDir = Path("runs"),
@@ -45,42 +58,46 @@ def figure(
     threads: Threads = None,
     device: Device = "cpu",
 ) -> None:
-    """Train what a figure of the paper needs, draw it, and say which of its claims hold."""
-    from mechplateau.studies.plateau.figures import figure_spec
-
-    chosen = _scale(scale)
-    spec = figure_spec(number)
-    _make([spec.number], chosen, seeds, runs_dir, out, jobs, threads, device)
+    """Train what a figure of a study needs, draw it, and say which of its claims hold."""
+    name, _, own = figure_id.rpartition("/")
+    study = _study(name or DEFAULT_STUDY)
+    chosen = study.figure(own)
+    request = _request(study, [chosen], scale, seeds, runs_dir, out, jobs, threads, device)
+    _make(study, [chosen], request)
 
 
 def figures(
+    study: StudyName = DEFAULT_STUDY,
     scale: ScaleOption = "paper",
     seeds: Seeds = 1,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
-    """List the paper's figures: what they show, what they cost, and what of them is trained."""
+    """List a study's figures: what they show, what they cost, and what of them is trained."""
     from rich.console import Console
     from rich.table import Table
 
-    from mechplateau.studies.making import state
-    from mechplateau.studies.plateau.figures import FIGURES, LANGUAGE_MODELS
+    from mechplateau.studies import study_named, study_names
+    from mechplateau.studies.making import cost, state
 
-    chosen, several = _scale(scale), _seeds(seeds)
+    chosen, several = _study(study), _seeds(seeds)
+    _scale(chosen, chosen.figures.values(), scale)
     if runs_dir.exists():
         _folder(runs_dir)
     table = Table("figure", "what", "steps at most", "runs finished", box=None, padding=(0, 2, 0, 0))
-    for spec in FIGURES.values():
-        finished, needed = state(spec, chosen, several, runs_dir)
-        cost = spec.cost(chosen, several)
-        table.add_row(str(spec.number), spec.title, f"{cost:,}", f"{finished} of {needed}")
+    for one in chosen.figures.values():
+        finished, needed = state(chosen, one, scale, several, runs_dir)
+        table.add_row(one.id, one.title, f"{cost(chosen, one, scale, several):,}", f"{finished} of {needed}")
     console = Console()
     console.print(table, highlight=False)
-    for number, commands in LANGUAGE_MODELS.items():
-        line = f"{number}: language models; {', '.join(commands)}"
+    lines = [f"{id}: {other.what}; {', '.join(other.commands)}" for id, other in chosen.elsewhere.items()]
+    others = [study_named(name) for name in study_names() if name != chosen.name]
+    lines += [f"Another study: {other.title}; mechplateau figures {other.name}" for other in others]
+    for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def reproduce(
+    study: StudyName = DEFAULT_STUDY,
     scale: ScaleOption = "paper",
     seeds: Seeds = 1,
     runs_dir: RunsDir = Path("runs"),
@@ -89,13 +106,15 @@ def reproduce(
     threads: Threads = None,
     device: Device = "cpu",
 ) -> None:
-    """Make every figure of the paper; an interrupted call goes on where it stopped."""
-    from mechplateau.studies.plateau.figures import FIGURES
-
-    _make(list(FIGURES), _scale(scale), seeds, runs_dir, out, jobs, threads, device)
+    """Make every figure of a study; an interrupted call goes on where it stopped."""
+    chosen = _study(study)
+    every = list(chosen.figures.values())
+    request = _request(chosen, every, scale, seeds, runs_dir, out, jobs, threads, device)
+    _make(chosen, every, request)
 
 
 def claims(
+    study: StudyName = DEFAULT_STUDY,
     scale: ScaleOption = "paper",
     runs_dir: Annotated[
         Path | None,
@@ -104,95 +123,123 @@ def claims(
         ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+    written: Annotated[
+        bool, typer.Option("--csv", help="Print the claims as they are written down, checked on nothing.")
+    ] = False,
 ) -> None:
-    """Check every claim of the paper on the results that are on record, or on your own runs."""
+    """Check every claim of a study on the results that are on record, or on your own runs."""
     from mechplateau.runs import unreadable_runs
-    from mechplateau.studies.plateau.claims import check_all
+    from mechplateau.studies.claims import check_all, claims_table
     from mechplateau.studies.results import found_in, on_record, summaries_of
 
-    chosen = _scale(scale)
+    chosen = _study(study)
+    _scale(chosen, chosen.figures.values(), scale)
+    if written:
+        print(claims_table(chosen.claims).to_csv(index=False), end="")
+        return
     if runs_dir is not None:
         for name, reason in unreadable_runs(_folder(runs_dir)).items():
             print(f"left out: {name}: {reason}", file=sys.stderr)
-    table = on_record() if runs_dir is None else found_in(runs_dir, chosen)
-    outcomes = check_all(summaries_of(table, chosen), chosen)
+    table = on_record(chosen) if runs_dir is None else found_in(chosen, runs_dir, scale)
+    outcomes = check_all(chosen.claims, summaries_of(table, scale), scale)
     if markdown:
-        print(markdown_table(outcomes, chosen))
+        print(markdown_table(outcomes, scale))
     else:
-        _print_claims(outcomes, chosen)
+        _print_claims(outcomes, scale)
 
 
-def _make(
-    numbers: list[int],
-    scale: Scale,
+@dataclass(frozen=True)
+class _Request:
+    """How figures are to be made; all of it was checked."""
+
+    scale: str
+    seeds: range
+    runs_dir: Path
+    out: Path
+    jobs: int
+    threads: int
+    device: str
+
+
+def _request(
+    study: Study,
+    figures: Sequence[Figure],
+    scale: str,
     seeds: int,
     runs_dir: Path,
     out: Path,
     jobs: int,
     threads: int | None,
     device: str,
-) -> None:
-    from mechplateau.studies.making import all_recipes, make_figure
-    from mechplateau.studies.plateau.figures import FIGURES
-    from mechplateau.studies.training import ensure
+) -> _Request:
+    """Check everything before anything is trained, so that hours of it are not followed by a figure that cannot be
+    written."""
     from mechplateau.training.loop import MOST_THREADS
     from mechplateau.training.sweep import cores
 
+    _scale(study, figures, scale)
     if jobs < 1:
         raise UserError(f"--jobs: expected at least 1, got {jobs}")
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise UserError(f"--threads: expected 1 to {MOST_THREADS}, got {threads}")
     several = _seeds(seeds)
     device_named(device, TRAINABLE)
-    # Before anything is trained, so that hours of it are not followed by a figure that cannot be written.
     for option, folder in (("--runs-dir", runs_dir), ("--out", out)):
         _make_folder(option, folder)
     each = threads if threads is not None else max(1, cores() // jobs)
+    return _Request(scale, several, runs_dir, out, jobs, each, device)
+
+
+def _make(study: Study, figures: Sequence[Figure], asked: _Request) -> None:
+    from mechplateau.studies.making import all_recipes, make_figure
+    from mechplateau.studies.training import ensure
+
     outcomes: list[Outcome] = []
-    if len(numbers) > 1:
+    if len(figures) > 1:
         # All at once, so that jobs are never idle between figures.
         ensure(
-            all_recipes(),
-            several,
-            scale,
-            runs_dir=runs_dir,
-            jobs=jobs,
-            threads=each,
-            device=device,
+            study.recipes,
+            all_recipes(study),
+            asked.seeds,
+            asked.scale,
+            runs_dir=asked.runs_dir,
+            jobs=asked.jobs,
+            threads=asked.threads,
+            device=asked.device,
             announce=_announce,
         )
-    for number in numbers:
+    for one in figures:
         made = make_figure(
-            FIGURES[number],
-            scale=scale,
-            seeds=several,
-            runs_dir=runs_dir,
-            out=out,
-            jobs=jobs,
-            threads=each,
-            device=device,
+            study,
+            one,
+            scale=asked.scale,
+            seeds=asked.seeds,
+            runs_dir=asked.runs_dir,
+            out=asked.out,
+            jobs=asked.jobs,
+            threads=asked.threads,
+            device=asked.device,
             announce=_announce,
-            on_probe=_probed,
+            on_checkpoint=_probed,
         )
         outcomes += made.outcomes
-        print(f"Figure {number}: {', '.join(str(path) for path in made.files)}")
-    _print_claims(outcomes, scale)
-    if scale == "small":
-        _print_reduced(numbers)
+        print(f"Figure {one.id}: {', '.join(str(path) for path in made.files)}")
+    _print_claims(outcomes, asked.scale)
+    if asked.scale != "paper":
+        _print_reduced(study, figures, asked.scale)
 
 
-def _print_reduced(numbers: Sequence[int]) -> None:
-    """What the small scale changed in these figures' runs: a line a setting, most frequent values first."""
+def _print_reduced(study: Study, figures: Sequence[Figure], scale: str) -> None:
+    """What a scale changed in these figures' runs: a line a setting, most frequent values first."""
     from collections import Counter, defaultdict
 
     from mechplateau.studies.making import reduced
-    from mechplateau.studies.plateau.figures import FIGURES
 
     changes: dict[str, Counter[str]] = defaultdict(Counter)
-    for settings in reduced(FIGURES[number] for number in numbers).values():
-        for setting, (paper, small) in settings.items():
-            changes[setting][f"{paper} → {small}"] += 1
-    print("Reduced at the small scale (each run's own values are in the figure's JSON):")
+    for settings in reduced(study, figures, scale).values():
+        for setting, (paper, here) in settings.items():
+            changes[setting][f"{paper} → {here}"] += 1
+    print(f"Reduced at the {scale} scale (each run's own values are in the figure's JSON):")
     for setting, values in changes.items():
         print(f"  {setting}: {', '.join(value for value, _ in values.most_common())}")
 
@@ -213,11 +260,11 @@ def _announce(number: int) -> Callable[[SweepResult], None]:
 
 
 def _probed(step: int) -> None:
-    """A line for every checkpoint probed, each of which may take a minute, on standard error."""
-    print(f"probe: step {step} done", file=sys.stderr, flush=True)
+    """A line for every checkpoint measured, each of which may take a minute, on standard error."""
+    print(f"checkpoints: step {step} done", file=sys.stderr, flush=True)
 
 
-def _print_claims(outcomes: Sequence[Outcome], scale: Scale) -> None:
+def _print_claims(outcomes: Sequence[Outcome], scale: str) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -228,7 +275,7 @@ def _print_claims(outcomes: Sequence[Outcome], scale: Scale) -> None:
         table.add_column(name, overflow="fold")
     for outcome in outcomes:
         claim = outcome.claim
-        cells = (str(claim.figure), claim.text, claim.paper, _range(outcome, scale), _found(outcome, scale))
+        cells = (claim.figure, claim.text, claim.paper, _range(outcome, scale), _found(outcome, scale))
         table.add_row(*(Text(cell) for cell in cells), Text(outcome.verdict, style=colors[outcome.verdict]))
     console = Console()
     console.print(table)
@@ -236,7 +283,7 @@ def _print_claims(outcomes: Sequence[Outcome], scale: Scale) -> None:
     console.print(", ".join(f"{count} {name}" for name, count in counts.items() if count), highlight=False)
 
 
-def markdown_table(outcomes: Sequence[Outcome], scale: Scale) -> str:
+def markdown_table(outcomes: Sequence[Outcome], scale: str) -> str:
     """The claims that have run as a Markdown table, and the figures of those that have not."""
     lines = [
         "| figure | claim | paper | expected | measured (seeds) | verdict |",
@@ -247,7 +294,7 @@ def markdown_table(outcomes: Sequence[Outcome], scale: Scale) -> str:
             continue
         claim = outcome.claim
         cells = (
-            str(claim.figure),
+            claim.figure,
             claim.text,
             claim.paper,
             _range(outcome, scale),
@@ -255,17 +302,17 @@ def markdown_table(outcomes: Sequence[Outcome], scale: Scale) -> str:
             outcome.verdict,
         )
         lines.append("| " + " | ".join(cells) + " |")
-    missing: dict[int, set[str]] = {}
+    missing: dict[str, set[str]] = {}
     for outcome in outcomes:
         if outcome.verdict == "not yet run":
             missing.setdefault(outcome.claim.figure, set()).add(outcome.claim.recipe)
     if missing:
-        named = (f"{figure} ({', '.join(sorted(recipes))})" for figure, recipes in sorted(missing.items()))
+        named = (f"{figure} ({', '.join(sorted(recipes))})" for figure, recipes in missing.items())
         lines += ["", f"Not yet run: figures {'; '.join(named)}."]
     return "\n".join(lines)
 
 
-def _range(outcome: Outcome, scale: Scale) -> str:
+def _range(outcome: Outcome, scale: str) -> str:
     low, high = outcome.claim.range(scale)
     name = outcome.claim.measured
     if low is None and high is None:
@@ -275,7 +322,7 @@ def _range(outcome: Outcome, scale: Scale) -> str:
     return f"{name} ≤ {high:g}" if low is None else f"{name} in {low:g} – {high:g}"
 
 
-def _found(outcome: Outcome, scale: Scale) -> str:
+def _found(outcome: Outcome, scale: str) -> str:
     """Median, spread and number of seeds; of how many, where it is undefined in some; and which are not solved."""
     unsolved = f"; {outcome.unsolved} of {outcome.runs} not solved" if outcome.unsolved else ""
     if outcome.value is None:
@@ -297,11 +344,22 @@ def _number(value: float, bounds: Sequence[float | None] = ()) -> str:
     return f"{value:.{digits}g}"
 
 
-def _scale(name: str) -> Scale:
-    from mechplateau.studies.plateau.recipes import checked_scale
+def _study(name: str) -> Study:
+    from mechplateau.studies import study_named
 
+    return study_named(name)
+
+
+def _scale(study: Study, figures: Iterable[Figure], name: str) -> None:
+    """Check that all runs of these figures have this scale."""
+    from mechplateau.studies.making import compared_to
+    from mechplateau.studies.recipes import checked_scale
+
+    recipes = dict.fromkeys(
+        recipe for figure in figures for recipe in (*figure.recipes, *compared_to(study, figure))
+    )
     try:
-        return checked_scale(name)
+        checked_scale(name, [study.recipes[recipe] for recipe in recipes])
     except UserError as error:
         raise UserError(f"--{error}") from None
 

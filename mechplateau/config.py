@@ -173,6 +173,15 @@ class EvaluationConfig(Config):
         return self
 
 
+def task_presets(name: str) -> tuple[str, ...]:
+    """Names of the presets of the named task.
+
+    Raises:
+        ConfigError: there is no such task.
+    """
+    return tuple(task_class(name).presets)
+
+
 def task_settings(name: str, preset: str | None = None) -> dict[str, Any]:
     """A configuration of the named task as plain data, with the settings of one of its presets and without defaults.
 
@@ -358,5 +367,6 @@ __all__ = [
     "ModelConfig",
     "RunConfig",
     "TrainingConfig",
+    "task_presets",
     "task_settings",
 ]

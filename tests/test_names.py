@@ -15,6 +15,7 @@ import mechplateau.llm.config
 import mechplateau.llm.demo  # noqa: F401 (its configuration class is looked at)
 from mechplateau import RunConfig, load_run, train
 from mechplateau.schema import Config
+from mechplateau.studies import study_named
 from mechplateau.studies.results import on_record
 
 DATA = Path(__file__).parent / "data"
@@ -31,7 +32,7 @@ def test_configurations_as_released_keep_their_names():
 def test_every_run_on_record_at_the_first_release_is_pinned():
     names = {*PINNED["names"], *(line["name"] for line in PINNED["text"])}
     hashes = {name.rpartition("-")[2] for name in names}
-    assert on_record()["config_hash"].isin(hashes).sum() == 83
+    assert on_record(study_named("plateau"))["config_hash"].isin(hashes).sum() == 83
 
 
 class First(Config):

@@ -16,36 +16,35 @@ from mechplateau.errors import UserError
 from mechplateau.paths import local_path
 from mechplateau.runs import Run
 from mechplateau.runs.files import explained, write_atomic, write_text
+from mechplateau.studies.claims import Outcome, check_all
 from mechplateau.studies.drawing import draw
-from mechplateau.studies.plateau.claims import Outcome, check_all
-from mechplateau.studies.plateau.figures import FIGURES, FigureSpec, needed, waves
-from mechplateau.studies.plateau.probes import ACCURACIES, SPLITS, probe_curve, probe_numbers
-from mechplateau.studies.plateau.recipes import RECIPES, SCALES, Scale, checked_scale
-from mechplateau.studies.plateau.summary import Numbers, summarize
+from mechplateau.studies.figures import Figure, Material
+from mechplateau.studies.recipes import PAPER, checked_scale, needed, waves
+from mechplateau.studies.study import Study
 from mechplateau.studies.training import Announce, ensure, finished_runs
-from mechplateau.tasks import sequence_task
 from mechplateau.views.configs import differing_settings
 
 
 @dataclass(frozen=True)
-class Made:
+class FigureResult:
     """A figure that was made.
 
     Attributes:
-        spec: which.
+        figure: which.
         files: png, pdf, parquet (the data) and json (the verdict).
         outcomes: its claims.
     """
 
-    spec: FigureSpec
+    figure: Figure
     files: tuple[Path, ...]
     outcomes: tuple[Outcome, ...]
 
 
 def make_figure(
-    spec: FigureSpec,
+    study: Study,
+    figure: Figure,
     *,
-    scale: Scale = "paper",
+    scale: str = PAPER,
     seeds: Sequence[int] = (0,),
     runs_dir: str | Path = Path("runs"),
     out: str | Path = Path("figures"),
@@ -53,9 +52,9 @@ def make_figure(
     threads: int = 1,
     device: str = "cpu",
     announce: Announce = lambda number: lambda result: None,
-    on_probe: Callable[[int], None] = lambda step: None,
-) -> Made:
-    """Train what is missing, then write `figNN.png`, `.pdf`, `.parquet` and `.json` into `out`.
+    on_checkpoint: Callable[[int], None] = lambda step: None,
+) -> FigureResult:
+    """Train what is missing, then write `STUDY-ID.png`, `.pdf`, `.parquet` and `.json` into `out`.
 
     The claims also look at the runs that the figure's own are compared to.
 
@@ -63,122 +62,139 @@ def make_figure(
         UserError: a run failed, a file cannot be written, the scale is unknown, or there are no seeds.
     """
     runs_dir, out = local_path(runs_dir), local_path(out)
-    checked_scale(scale)
+    wanted = tuple(dict.fromkeys([*figure.recipes, *compared_to(study, figure)]))
+    checked_scale(scale, [study.recipes[name] for name in wanted])
     seeds = tuple(dict.fromkeys(seeds))
     if not seeds:
         raise UserError("seeds: expected at least one")
     with explained(out):
         out.mkdir(parents=True, exist_ok=True)
-    wanted = tuple(dict.fromkeys([*spec.recipes, *compared_to(spec)]))
     options = {"runs_dir": runs_dir, "jobs": jobs, "threads": threads, "device": device}
-    runs = ensure(wanted, seeds, scale, **options, announce=announce)  # type: ignore[arg-type]
-    probes = None
-    if "probe" in spec.panels:
-        probes = [probe_curve(run, scale, jobs=jobs, on_step=on_probe) for run in runs[spec.recipes[0]]]
-    stem = out / f"fig{spec.number:02d}"
-    tables = {name: [run.metrics for run in runs[name]] for name in spec.recipes}
-    figure = draw(spec, tables, scale, probes)
-    files = (figure.save(stem.with_suffix(".png")), figure.save(stem.with_suffix(".pdf")))
-    data = _data(spec, runs, probes)
+    runs = ensure(study.recipes, wanted, seeds, scale, **options, announce=announce)  # type: ignore[arg-type]
+    own = {name: runs[name] for name in figure.recipes}
+    measured = {}
+    if figure.checkpoints is not None:
+        measure = figure.checkpoints.measure
+        measured = {
+            name: [measure(run, scale, jobs=jobs, on_step=on_checkpoint) for run in several]
+            for name, several in own.items()
+        }
+    tables = {name: [run.metrics for run in several] for name, several in own.items()}
+    material = Material(scale, tables, measured, own)
+    stem = out / f"{study.name}-{figure.id}"
+    png, pdf, parquet, verdict = (Path(f"{stem}.{kind}") for kind in ("png", "pdf", "parquet", "json"))
+    sheet = draw(figure, study.recipes, material)
+    sheet.save(png)
+    sheet.save(pdf)
+    data = figure.data(material) if figure.data is not None else _data(study, material)
     # As bytes: pyarrow takes some names (a:b, s3:x) for addresses.
-    write_atomic(stem.with_suffix(".parquet"), lambda path: path.write_bytes(data.to_parquet(index=False)))
-    numbers = {name: [_numbers(run, scale) for run in several] for name, several in runs.items()}
-    outcomes = tuple(check_all(numbers, scale, [spec.number]))
-    verdict = _verdict(spec, scale, seeds, runs, outcomes)
-    write_text(stem.with_suffix(".json"), json.dumps(verdict, indent=2, ensure_ascii=False) + "\n")
-    return Made(spec, (*files, stem.with_suffix(".parquet"), stem.with_suffix(".json")), outcomes)
+    write_atomic(parquet, lambda path: path.write_bytes(data.to_parquet(index=False)))
+    numbers = {
+        name: [{"seed": run.config.seed, **study.numbers(run, scale)} for run in several]
+        for name, several in runs.items()
+    }
+    outcomes = tuple(check_all(study.claims, numbers, scale, [figure.id]))
+    found = _verdict(study, figure, scale, seeds, runs, outcomes)
+    write_text(verdict, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    return FigureResult(figure, (png, pdf, parquet, verdict), outcomes)
 
 
-def compared_to(spec: FigureSpec) -> tuple[str, ...]:
+def compared_to(study: Study, figure: Figure) -> tuple[str, ...]:
     """The recipes that the figure's claims look at, besides its own."""
-    from mechplateau.studies.plateau.claims import CLAIMS
-
-    own = [claim for claim in CLAIMS if claim.figure == spec.number]
+    own = [claim for claim in study.claims if claim.figure == figure.id]
     names = [name for claim in own for name in (claim.recipe, claim.over) if name is not None]
-    return tuple(dict.fromkeys(name for name in names if name not in spec.recipes))
+    return tuple(dict.fromkeys(name for name in names if name not in figure.recipes))
 
 
-def state(spec: FigureSpec, scale: Scale, seeds: Sequence[int], runs_dir: Path) -> tuple[int, int]:
+def state(study: Study, figure: Figure, scale: str, seeds: Sequence[int], runs_dir: Path) -> tuple[int, int]:
     """How many of the figure's runs are finished, and how many it needs."""
-    first, second = waves([*spec.recipes, *compared_to(spec)], seeds)
+    first, second = waves(study.recipes, [*figure.recipes, *compared_to(study, figure)], seeds)
     runs = [*first, *second]
-    return sum(bool(finished_runs(name, [seed], scale, runs_dir)) for name, seed in runs), len(runs)
+    finished = sum(bool(finished_runs(study.recipes, name, [seed], scale, runs_dir)) for name, seed in runs)
+    return finished, len(runs)
 
 
-def all_recipes() -> tuple[str, ...]:
+def cost(study: Study, figure: Figure, scale: str, seeds: Sequence[int]) -> int:
+    """Updates of all runs that the figure shows, at most."""
+    both = waves(study.recipes, figure.recipes, seeds)
+    return sum(study.recipes[name].steps(scale) for wave in both for name, _ in wave)
+
+
+def all_recipes(study: Study) -> tuple[str, ...]:
     """Every recipe that some figure shows or compares with, sources first."""
-    names = [name for spec in FIGURES.values() for name in (*spec.recipes, *compared_to(spec))]
-    return needed(tuple(dict.fromkeys(names)))
+    names = [
+        name for figure in study.figures.values() for name in (*figure.recipes, *compared_to(study, figure))
+    ]
+    return needed(study.recipes, tuple(dict.fromkeys(names)))
 
 
-def reduced(specs: Iterable[FigureSpec]) -> dict[str, dict[str, tuple[str, str]]]:
-    """What the small scale changes in the runs of these figures, and in how they are probed: recipe → setting → its
-    values at the paper's size and at the small one, "–" where there is none."""
+def reduced(study: Study, figures: Iterable[Figure], scale: str) -> dict[str, dict[str, tuple[str, str]]]:
+    """What a scale changes in the runs of these figures, and in how their checkpoints are measured: recipe → setting →
+    its values at the paper's scale and at this one, "–" where there is none."""
     found: dict[str, dict[str, tuple[str, str]]] = {}
-    for spec in specs:
-        for name in spec.recipes:
-            texts = [RunConfig.parse(RECIPES[name].data(0, scale)).yaml() for scale in SCALES]
-            if "probe" in spec.panels:
+    for figure in figures:
+        for name in figure.recipes:
+            texts = [RunConfig.parse(study.recipes[name].data(0, one)).yaml() for one in (PAPER, scale)]
+            if figure.checkpoints is not None:
+                settings = [figure.checkpoints.settings(one) for one in (PAPER, scale)]
                 texts = [
-                    text + yaml.safe_dump({"probe": SPLITS[scale]})
-                    for text, scale in zip(texts, SCALES, strict=True)
+                    text + (yaml.safe_dump(_plain(own)) if own else "")
+                    for text, own in zip(texts, settings, strict=True)
                 ]
-            changes = {setting: (paper, small) for setting, (paper, small) in differing_settings(texts)}
+            changes = {setting: (paper, other) for setting, (paper, other) in differing_settings(texts)}
             found[name] = found.get(name, {}) | changes
     return found
 
 
-def _numbers(run: Run, scale: Scale) -> Numbers:
-    return {
-        "seed": run.config.seed,
-        **summarize(run.metrics, sequence_task(run.task, "a summary")),
-        **probe_numbers(run, scale),
-    }
+def _plain(settings: Any) -> Any:
+    """Mappings as dictionaries, which YAML can write."""
+    return json.loads(json.dumps(settings, default=dict))
 
 
-def _data(
-    spec: FigureSpec, runs: dict[str, list[Run]], probes: Sequence[pd.DataFrame] | None
-) -> pd.DataFrame:
+def _data(study: Study, material: Material) -> pd.DataFrame:
     """All tables of the figure's runs, one below the other, with columns recipe, label and seed."""
     parts = []
-    for name in spec.recipes:
-        for index, run in enumerate(runs[name]):
-            table = run.metrics
-            if probes is not None:
-                named = probes[index].rename(columns={kind: f"probe_{kind}" for kind in ACCURACIES})
-                table = table.merge(named, on="step", how="left")
-            labels = {"recipe": name, "label": RECIPES[name].what, "seed": run.config.seed}
+    for name, tables in material.tables.items():
+        for index, (run, table) in enumerate(zip(material.runs[name], tables, strict=True)):
+            if name in material.measured:
+                table = table.merge(material.measured[name][index], on="step", how="left")
+            labels = {"recipe": name, "label": study.recipes[name].what, "seed": run.config.seed}
             parts.append(pd.concat([pd.DataFrame(labels, index=table.index), table], axis=1))
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def _verdict(
-    spec: FigureSpec,
-    scale: Scale,
+    study: Study,
+    figure: Figure,
+    scale: str,
     seeds: Sequence[int],
     runs: dict[str, list[Run]],
     outcomes: Sequence[Outcome],
 ) -> dict[str, Any]:
     return {
-        "figure": spec.number,
-        "title": spec.title,
+        "study": study.name,
+        "figure": figure.id,
+        "title": figure.title,
         "scale": scale,
-        "reduced": reduced([spec]) if scale == "small" else None,
+        "reduced": None if scale == PAPER else reduced(study, [figure], scale),
         "seeds": list(seeds),
-        "ours": spec.ours,
+        "ours": figure.ours,
         "runs": {name: [run.name for run in several] for name, several in runs.items()},
         "claims": [claim_data(outcome, scale) for outcome in outcomes],
     }
 
 
-def claim_data(outcome: Outcome, scale: Scale) -> dict[str, Any]:
+def claim_data(outcome: Outcome, scale: str) -> dict[str, Any]:
     """A claim and what was found, as plain data."""
-    low, high = outcome.claim.range(scale)
+    claim = outcome.claim
+    low, high = claim.range(scale)
     return {
-        "figure": outcome.claim.figure,
-        "claim": outcome.claim.text,
-        "measured": outcome.claim.measured,
-        "paper": outcome.claim.paper or None,
+        "id": claim.id,
+        "figure": claim.figure,
+        "claim": claim.text,
+        "measured": claim.measured,
+        "paper": claim.paper or None,
+        "source": claim.source,
         "low": low,
         "high": high,
         "values": list(outcome.values),
@@ -186,4 +202,5 @@ def claim_data(outcome: Outcome, scale: Scale) -> dict[str, Any]:
         "verdict": outcome.verdict,
         "runs": outcome.runs,
         "unsolved": outcome.unsolved,
+        "changed": claim.changed or None,
     }

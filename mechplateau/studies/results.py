@@ -1,7 +1,7 @@
 """Results on record: one line for each seed of a recipe, with where it comes from and its numbers.
 
-`results/runs.csv` holds the paper-size runs that the project's own claims table is made of. Columns: recipe, seed,
-scale; config_hash and versions; machine; then the numbers of `summary`, empty where undefined, and where the run was
+`results/runs.csv` in a study's folder holds the paper-size runs that its table of claims is made of. Columns: recipe,
+seed, scale; config_hash and versions; machine; then the study's numbers, empty where undefined, and where the run was
 recorded before the number was defined as it is.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,19 +18,21 @@ import pandas as pd
 from mechplateau.errors import UserError
 from mechplateau.runs import Run, list_runs, unreadable_runs
 from mechplateau.runs.files import write_text
-from mechplateau.studies.plateau.recipes import RECIPES, Scale
-from mechplateau.studies.plateau.summary import Numbers, rounded, summarize
+from mechplateau.studies.numbers import Numbers, rounded
+from mechplateau.studies.recipes import Recipes
+from mechplateau.studies.study import Study
 from mechplateau.studies.training import finished_runs
-from mechplateau.tasks import sequence_task
 
 KEY = ("recipe", "seed", "scale")
 _FROM = (*KEY, "config_hash", "mechplateau", "torch", "transformer-lens", "processor", "threads", "finished")
 _TEXT = tuple(name for name in _FROM if name not in ("seed", "threads"))
 
 
-def on_record() -> pd.DataFrame:
-    """The results that come with the package."""
-    text = resources.files("mechplateau.studies.plateau").joinpath("results", "runs.csv")
+def on_record(study: Study) -> pd.DataFrame:
+    """The results that come with the study; no line where it has none."""
+    text = None if study.results is None else study.results.joinpath("runs.csv")
+    if text is None or not text.is_file():
+        return pd.DataFrame(columns=list(KEY))
     with text.open("r", encoding="utf-8") as file:
         return read_results(file)
 
@@ -41,7 +42,7 @@ def read_results(file: IO[str] | Path) -> pd.DataFrame:
     return pd.read_csv(file, dtype=dict.fromkeys(_TEXT, str))
 
 
-def line_of(recipe: str, seed: int, scale: Scale, run: Run, probed: Numbers | None = None) -> dict[str, Any]:
+def line_of(study: Study, recipe: str, seed: int, scale: str, run: Run) -> dict[str, Any]:
     """A finished run as a line of the table."""
     # Where the record was lost or spoilt, only the numbers are known.
     last = run.sessions[-1] if run.sessions else {}
@@ -56,31 +57,29 @@ def line_of(recipe: str, seed: int, scale: Scale, run: Run, probed: Numbers | No
         "threads": last.get("threads"),
         "finished": last.get("finished"),
     }
-    return origin | rounded(summarize(run.metrics, sequence_task(run.task, "a summary")) | (probed or {}))
+    return origin | rounded(study.numbers(run, scale))
 
 
-def found_in(runs_dir: Path, scale: Scale, seeds: Sequence[int] | None = None) -> pd.DataFrame:
+def found_in(study: Study, runs_dir: Path, scale: str, seeds: Sequence[int] | None = None) -> pd.DataFrame:
     """The same table, of all finished runs of recipes in a folder, or of those with some seeds; without those that
     cannot be opened (`runs.unreadable_runs`)."""
-    from mechplateau.studies.plateau.probes import probe_numbers
-
     unreadable = unreadable_runs(runs_dir)
     if seeds is None:
         seeds = sorted({run.config.seed for run in list_runs(runs_dir)})
     lines = [
-        line_of(name, seed, scale, run, probe_numbers(run, scale))
-        for name in RECIPES
-        for seed, run in finished_runs(name, seeds, scale, runs_dir, unreadable).items()
+        line_of(study, name, seed, scale, run)
+        for name in study.recipes
+        for seed, run in finished_runs(study.recipes, name, seeds, scale, runs_dir, unreadable).items()
     ]
     return pd.DataFrame(lines, columns=None if lines else list(KEY))
 
 
-def merged(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
+def merged(recipes: Recipes, old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     """Both, the new line where both have one; in the order of the recipes."""
     if new.empty or old.empty:
         return old if new.empty else new
     both = pd.concat([old, new]).drop_duplicates(list(KEY), keep="last")
-    order = {name: index for index, name in enumerate(RECIPES)}
+    order = {name: index for index, name in enumerate(recipes)}
     both = both.sort_values(
         list(KEY), key=lambda column: column.map(order) if column.name == "recipe" else column
     )
@@ -106,7 +105,7 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def summaries_of(table: pd.DataFrame, scale: Scale) -> dict[str, list[Numbers]]:
+def summaries_of(table: pd.DataFrame, scale: str) -> dict[str, list[Numbers]]:
     """Recipe → the numbers of its runs at this scale."""
     if not set(KEY) <= set(table.columns):
         raise UserError(f"results: expected the columns {', '.join(KEY)}, got {', '.join(table.columns)}")

@@ -8,8 +8,7 @@ from pathlib import Path
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
 from mechplateau.runs import Run, load_run
-from mechplateau.studies.plateau.figures import waves
-from mechplateau.studies.plateau.recipes import RECIPES, NotReady, Scale, is_finished
+from mechplateau.studies.recipes import NotReady, Recipes, config_of, is_finished, waves
 from mechplateau.training.sweep import SweepResult, sweep
 
 Announce = Callable[[int], Callable[[SweepResult], None]]
@@ -17,9 +16,10 @@ Announce = Callable[[int], Callable[[SweepResult], None]]
 
 
 def ensure(
-    recipes: Sequence[str],
+    recipes: Recipes,
+    names: Sequence[str],
     seeds: Sequence[int],
-    scale: Scale,
+    scale: str,
     *,
     runs_dir: Path,
     jobs: int = 1,
@@ -27,7 +27,7 @@ def ensure(
     device: str = "cpu",
     announce: Announce = lambda number: lambda result: None,
 ) -> dict[str, list[Run]]:
-    """The finished runs of these recipes, trained where they are missing.
+    """The finished runs of the recipes of these names, trained where they are missing.
 
     Each run is a process of its own with `threads` threads, and so bitwise what it is alone with as many.
 
@@ -37,11 +37,11 @@ def ensure(
     Raises:
         UserError: some run failed; names the first, what it said, and how many others.
     """
-    first, second = waves(recipes, seeds)
+    first, second = waves(recipes, names, seeds)
 
     def configs(wave: Sequence[tuple[str, int]]) -> list[RunConfig]:
         """Of each run once, though several recipes may be the same run at this scale."""
-        found = [RECIPES[name].config(seed, scale, runs_dir) for name, seed in wave]
+        found = [config_of(recipes, name, seed, scale, runs_dir) for name, seed in wave]
         return list({config.run_name: config for config in found}.values())
 
     told = announce(len(configs(first)) + len(second))
@@ -56,19 +56,24 @@ def ensure(
                 f"{failed[0].path}: failed: {failed[0].message}{more}; run the command again to go on"
             )
     return {
-        name: [_opened(RECIPES[name].config(seed, scale, runs_dir), runs_dir) for seed in seeds]
-        for name in recipes
+        name: [_opened(config_of(recipes, name, seed, scale, runs_dir), runs_dir) for seed in seeds]
+        for name in names
     }
 
 
 def finished_runs(
-    name: str, seeds: Sequence[int], scale: Scale, runs_dir: Path, without: Container[str] = ()
+    recipes: Recipes,
+    name: str,
+    seeds: Sequence[int],
+    scale: str,
+    runs_dir: Path,
+    without: Container[str] = (),
 ) -> dict[int, Run]:
     """Seed → the finished run of a recipe, of those there are; those in folders of these names are left out."""
     found: dict[int, Run] = {}
     for seed in seeds:
         try:
-            config = RECIPES[name].config(seed, scale, runs_dir)
+            config = config_of(recipes, name, seed, scale, runs_dir)
         except NotReady:
             continue
         if config.run_name not in without and is_finished(runs_dir / config.run_name):

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from mechplateau.cli_experiments import markdown_table
-from mechplateau.studies.plateau.claims import Claim, check
+from mechplateau.studies import study_named
+from mechplateau.studies.claims import Claim, check
 
 
 def run(*arguments, cwd=None):
@@ -27,6 +28,9 @@ def run(*arguments, cwd=None):
     [
         (["figure", "1"], "figure 1: expected one of 2, 3, 4"),
         (["figure", "8"], "figure 8: shows language models"),
+        (["figure", "plateau/8"], "figure 8: shows language models"),
+        (["figure", "nothing/3"], "study 'nothing': expected one of"),
+        (["reproduce", "nothing"], "study 'nothing': expected one of"),
         (["figure", "3", "--scale", "tiny"], "--scale: expected paper or small, got 'tiny'"),
         (["figure", "3", "--seeds", "0"], "--seeds: expected 1 to 1000, got 0"),
         (["figure", "3", "--jobs", "0"], "--jobs: expected at least 1, got 0"),
@@ -102,11 +106,11 @@ def test_a_long_or_hostile_value_is_cut_and_shown_literally(monkeypatch, capsys)
 def test_a_run_that_cannot_be_read_is_named(tmp_path, capsys):
     from mechplateau.cli_experiments import claims
     from mechplateau.runs import RunWriter
-    from mechplateau.studies.plateau.recipes import RECIPES
+    from mechplateau.studies.recipes import config_of
 
     names = []
     for recipe in ("copy", "reverse"):
-        writer = RunWriter(RECIPES[recipe].config(0, "small", tmp_path), tmp_path)
+        writer = RunWriter(config_of(study_named("plateau").recipes, recipe, 0, "small", tmp_path), tmp_path)
         row = {"step": 0, "loss": 1.0, "accuracy": 1.0}
         writer.begin({})
         writer.append(row)
@@ -138,7 +142,8 @@ def test_a_child_whose_parent_is_gone_is_stopped(monkeypatch):
 def test_what_was_reduced_is_a_line_a_setting(capsys):
     from mechplateau.cli_experiments import _print_reduced
 
-    _print_reduced([2, 37])
+    plateau = study_named("plateau")
+    _print_reduced(plateau, [plateau.figures["2"], plateau.figures["37"]], "small")
     lines = capsys.readouterr().out.splitlines()
     assert "  task.n: 16 → 8" in lines
     assert "  training.batch_size: 256 → 64, 512 → 128" in lines
@@ -146,7 +151,9 @@ def test_what_was_reduced_is_a_line_a_setting(capsys):
 
 
 def test_a_median_says_of_how_many_seeds():
-    claim = Claim(2, "it is near 3", "mws", "drop", 2.5, 3.5)
+    claim = Claim(
+        study="x", id="2/it", figure="2", text="it is near 3", recipe="mws", number="drop", low=2.5, high=3.5
+    )
     (whole, part) = (
         check(claim, {"mws": [{"drop": 3.0}, {"drop": 3.2}]}),
         check(claim, {"mws": [{"drop": None}, {"drop": 3.0}, {"drop": None}]}),

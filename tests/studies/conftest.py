@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mechplateau.studies import training
-from mechplateau.studies.plateau import recipes
+from mechplateau.studies import recipes, training
 from mechplateau.training import train
 from mechplateau.training.sweep import SweepResult
 

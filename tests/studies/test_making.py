@@ -10,13 +10,16 @@ import pytest
 
 from mechplateau.errors import UserError
 from mechplateau.runs import load_run
-from mechplateau.studies import making
-from mechplateau.studies.drawing import draw, over_seeds
+from mechplateau.studies.drawing import draw
+from mechplateau.studies.figures import Material
 from mechplateau.studies.making import all_recipes, compared_to, make_figure, reduced, state
+from mechplateau.studies.panels import over_seeds
 from mechplateau.studies.plateau import probes
 from mechplateau.studies.plateau.claims import CLAIMS
-from mechplateau.studies.plateau.figures import FIGURES
+from mechplateau.studies.plateau.study import STUDY
 from mechplateau.studies.training import finished_runs
+
+RECIPES, FIGURES = STUDY.recipes, STUDY.figures
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +33,14 @@ def small_probes(monkeypatch):
     few = {"authors": {"sequences": 40, "n_train": 8}, "ours": {"sequences": 24, "n_train": 12}}
     paper = {**few, "ours": {"sequences": 24, "n_train": 6}}
     monkeypatch.setattr(probes, "SPLITS", {"paper": paper, "small": few})
-    monkeypatch.setattr(making, "SPLITS", {"paper": paper, "small": few})
 
 
 @pytest.mark.parametrize("number", list(FIGURES))
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_a_figure_end_to_end(number, toy, runs_dir, tmp_path):
     spec = FIGURES[number]
-    made = make_figure(spec, scale="small", runs_dir=runs_dir, out=tmp_path)
-    stem = tmp_path / f"fig{number:02d}"
+    made = make_figure(STUDY, spec, scale="small", runs_dir=runs_dir, out=tmp_path)
+    stem = tmp_path / f"plateau-{number}"
     assert [path.name for path in made.files] == [
         f"{stem.name}.{kind}" for kind in ("png", "pdf", "parquet", "json")
     ]
@@ -52,12 +54,12 @@ def test_a_figure_end_to_end(number, toy, runs_dir, tmp_path):
     assert len(verdict["claims"]) == sum(claim.figure == number for claim in CLAIMS) > 0
     assert all(claim["verdict"] != "not yet run" for claim in verdict["claims"])
     assert set(verdict["reduced"]) == set(spec.recipes)
-    finished, wanted = state(spec, "small", [0], runs_dir)
+    finished, wanted = state(STUDY, spec, "small", [0], runs_dir)
     assert finished == wanted >= 1
 
 
 def test_several_seeds_give_median_and_spread(toy, runs_dir, tmp_path):
-    made = make_figure(FIGURES[17], scale="small", seeds=range(3), runs_dir=runs_dir, out=tmp_path)
+    made = make_figure(STUDY, FIGURES["17"], scale="small", seeds=range(3), runs_dir=runs_dir, out=tmp_path)
     assert all(len(outcome.values) == 3 for outcome in made.outcomes if outcome.verdict != "undefined")
     assert set(pd.read_parquet(made.files[2])["seed"]) == {0, 1, 2}
 
@@ -65,28 +67,30 @@ def test_several_seeds_give_median_and_spread(toy, runs_dir, tmp_path):
 def test_what_is_asked_is_checked_before_anything_is_trained(tmp_path):
     options = {"runs_dir": str(tmp_path / "runs"), "out": str(tmp_path / "out")}
     with pytest.raises(UserError, match="scale: expected paper or small, got 'x'"):
-        make_figure(FIGURES[17], scale="x", **options)
+        make_figure(STUDY, FIGURES["17"], scale="x", **options)
     with pytest.raises(UserError, match="seeds: expected at least one"):
-        make_figure(FIGURES[17], seeds=[], **options)
+        make_figure(STUDY, FIGURES["17"], seeds=[], **options)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_seed_named_twice_is_one(toy, runs_dir, tmp_path):
-    made = make_figure(FIGURES[17], scale="small", seeds=[0, 0], runs_dir=str(runs_dir), out=str(tmp_path))
+    made = make_figure(
+        STUDY, FIGURES["17"], scale="small", seeds=[0, 0], runs_dir=str(runs_dir), out=str(tmp_path)
+    )
     assert all(outcome.runs == 1 for outcome in made.outcomes)
 
 
 def test_the_probe_is_kept_beside_the_run(toy, runs_dir, tmp_path, monkeypatch):
-    made = make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path)
+    made = make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
     data = pd.read_parquet(made.files[2])
     assert {"probe_authors", "probe_ours", "probe_shuffled"} <= set(data.columns)
     monkeypatch.setattr(probes, "probe", None)  # nothing is fitted again
-    again = make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path)
+    again = make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
     assert again.outcomes == made.outcomes
 
 
 def test_every_seed_has_a_probe_of_its_own(toy, runs_dir, tmp_path):
-    made = make_figure(FIGURES[20], scale="small", seeds=range(2), runs_dir=runs_dir, out=tmp_path)
+    made = make_figure(STUDY, FIGURES["20"], scale="small", seeds=range(2), runs_dir=runs_dir, out=tmp_path)
     data = pd.read_parquet(made.files[2])
     one, other = (data[data["seed"] == seed]["probe_ours"].dropna().tolist() for seed in (0, 1))
     assert len(one) == len(other) > 1
@@ -106,20 +110,23 @@ def test_every_seed_has_a_probe_of_its_own(toy, runs_dir, tmp_path):
     ],
 )
 def test_a_spoilt_record_of_probes_is_made_again(toy, runs_dir, tmp_path, spoil):
-    made = make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path)
-    (run,) = finished_runs("mws-probe", [0], "small", runs_dir).values()
+    made = make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
+    (run,) = finished_runs(RECIPES, "mws-probe", [0], "small", runs_dir).values()
     path = run.path / "probes.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps(spoil(record)))
     assert probes.probe_numbers(run, "small") == {}
-    assert make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path).outcomes == made.outcomes
+    assert (
+        make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path).outcomes
+        == made.outcomes
+    )
     assert json.loads(path.read_text()) == record
 
 
 def test_the_probe_of_a_partial_copy_has_no_end(toy, runs_dir, tmp_path):
     """What is left is not the end: its last accuracy is that of an earlier step."""
-    make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path)
-    (run,) = finished_runs("mws-probe", [0], "small", runs_dir).values()
+    make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
+    (run,) = finished_runs(RECIPES, "mws-probe", [0], "small", runs_dir).values()
     copy = load_run(shutil.copytree(run.path, tmp_path / "copy"))
     assert probes.probe_numbers(copy, "small") == probes.probe_numbers(run, "small") != {}
     copy.checkpoint_path("after").unlink()
@@ -127,10 +134,10 @@ def test_the_probe_of_a_partial_copy_has_no_end(toy, runs_dir, tmp_path):
 
 
 def test_claims_may_look_at_runs_that_are_not_drawn():
-    assert compared_to(FIGURES[34]) == ()
-    assert compared_to(FIGURES[2]) == ()
-    assert "mws-sgd-lr0.1" in all_recipes()
-    assert list(all_recipes()).index("mws") < list(all_recipes()).index("mws-init-KQ")
+    assert compared_to(STUDY, FIGURES["34"]) == ()
+    assert compared_to(STUDY, FIGURES["2"]) == ()
+    assert "mws-sgd-lr0.1" in all_recipes(STUDY)
+    assert list(all_recipes(STUDY)).index("mws") < list(all_recipes(STUDY)).index("mws-init-KQ")
 
 
 def test_a_line_over_seeds_ends_where_the_first_seed_does():
@@ -151,31 +158,32 @@ def test_each_seed_is_drawn_by_the_attention_that_it_solves_with():
         )
 
     rising, flat = [0.1, 0.3, 0.9], [0.1, 0.1, 0.1]
-    names = FIGURES[14].recipes
-    figure = draw(FIGURES[14], {name: [table(rising, flat), table(flat, rising)] for name in names}, "paper")
+    names = FIGURES["14"].recipes
+    tables = {name: [table(rising, flat), table(flat, rising)] for name in names}
+    figure = draw(FIGURES["14"], RECIPES, Material("paper", tables))
     panel = next(ax for ax in figure.axes if ax.get_ylabel() == "APM")
     assert [list(line.get_ydata()) for line in panel.lines] == [rising] * len(names)
 
 
 def test_what_is_reduced_is_read_off_the_configurations():
-    found = reduced([FIGURES[38]])
+    found = reduced(STUDY, [FIGURES["38"]], "small")
     assert set(found) == {"mws", "mws-lr3e-05"}
     assert found["mws"]["task.n"] == ("16", "8")
     assert found["mws"]["model.d_model"] == ("256", "64")
     assert found["mws-lr3e-05"]["training.lr"] == ("3.0e-05", "0.0003")
     assert "seed" not in found["mws"]
     assert "training.optimizer" not in found["mws"]
-    assert reduced([FIGURES[20]])["mws-probe"]["probe.ours.n_train"] == ("6", "12")
+    assert reduced(STUDY, [FIGURES["20"]], "small")["mws-probe"]["probe.ours.n_train"] == ("6", "12")
 
 
 def test_probes_are_the_same_however_many_run_at_a_time(toy, runs_dir, tmp_path):
-    made = make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path)
-    (run,) = finished_runs("mws-probe", [0], "small", runs_dir).values()
+    made = make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
+    (run,) = finished_runs(RECIPES, "mws-probe", [0], "small", runs_dir).values()
     path = run.path / "probes.json"
     record = json.loads(path.read_text())
     path.unlink()
     assert (
-        make_figure(FIGURES[20], scale="small", runs_dir=runs_dir, out=tmp_path, jobs=2).outcomes
+        make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path, jobs=2).outcomes
         == made.outcomes
     )
     assert json.loads(path.read_text()) == record

@@ -9,11 +9,13 @@ import pytest
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 from mechplateau.studies import training
-from mechplateau.studies.making import all_recipes
-from mechplateau.studies.plateau.figures import FIGURES, LANGUAGE_MODELS, figure_spec, needed, waves
-from mechplateau.studies.plateau.recipes import RECIPES, SCALES, NotReady
+from mechplateau.studies.making import all_recipes, cost
+from mechplateau.studies.plateau.study import STUDY
+from mechplateau.studies.recipes import NotReady, checked_scale, config_of, needed, scales_of, waves
 from mechplateau.studies.training import ensure, finished_runs
 from mechplateau.training.sweep import SweepResult
+
+RECIPES, FIGURES, SCALES = STUDY.recipes, STUDY.figures, ("paper", "small")
 
 
 @pytest.mark.parametrize("name", list(RECIPES))
@@ -21,13 +23,13 @@ def test_every_recipe_is_a_valid_run(name, tmp_path):
     recipe = RECIPES[name]
     for scale in SCALES:
         if recipe.start:
-            assert recipe.start[0] in RECIPES
+            assert recipe.start.recipe in RECIPES
             with pytest.raises(
                 NotReady, match=r"seed 0 starts from the finished run of mws with seed [01]; train"
             ):
-                recipe.config(0, scale, tmp_path)
+                config_of(RECIPES, name, 0, scale, tmp_path)
         else:
-            config = recipe.config(3, scale, tmp_path)
+            config = config_of(RECIPES, name, 3, scale, tmp_path)
             assert (config.task.name, config.seed) == (recipe.task, 3)
         assert recipe.steps(scale) >= 100
 
@@ -44,37 +46,44 @@ def test_recipes_differ():
 
 
 def test_the_paper_size_is_the_papers():
-    config = RECIPES["mws"].config(0, "paper", Path("runs"))
+    config = config_of(RECIPES, "mws", 0, "paper", Path("runs"))
     assert config == RunConfig.for_task("mws")
-    assert RECIPES["prefix"].config(0, "paper", Path("runs")).training.steps == 1000
-    c = RECIPES["mws-c10-from50"].config(0, "paper", Path("runs"))
+    assert config_of(RECIPES, "prefix", 0, "paper", Path("runs")).training.steps == 1000
+    c = config_of(RECIPES, "mws-c10-from50", 0, "paper", Path("runs"))
     assert (c.interventions[0].c, c.interventions[0].start) == (10.0, 50)
 
 
 def test_sources_come_first():
-    assert needed(("mws-init-KQ", "copy")) == ("mws", "mws-init-KQ", "copy")
-    assert waves(("mws-init-KQ", "copy"), [0, 1]) == (
+    assert needed(RECIPES, ("mws-init-KQ", "copy")) == ("mws", "mws-init-KQ", "copy")
+    assert waves(RECIPES, ("mws-init-KQ", "copy"), [0, 1]) == (
         [("mws", 0), ("mws", 1), ("copy", 0), ("copy", 1)],
         [("mws-init-KQ", 0), ("mws-init-KQ", 1)],
     )
     # One starts from the run with the next seed.
-    assert waves(("mws-init-MLP-other",), [0, 1]) == (
+    assert waves(RECIPES, ("mws-init-MLP-other",), [0, 1]) == (
         [("mws", 0), ("mws", 1), ("mws", 2)],
         [("mws-init-MLP-other", 0), ("mws-init-MLP-other", 1)],
     )
-    assert FIGURES[5].cost("paper", [0]) == (2 + 5) * 400
-    assert FIGURES[5].cost("paper", [0, 1]) == (3 + 2 * 5) * 400
+    assert cost(STUDY, FIGURES["5"], "paper", [0]) == (2 + 5) * 400
+    assert cost(STUDY, FIGURES["5"], "paper", [0, 1]) == (3 + 2 * 5) * 400
 
 
 def test_figures_of_the_paper_are_all_there():
-    numbers = set(FIGURES) | set(LANGUAGE_MODELS)
-    assert numbers == {*range(2, 44), 101, 102}  # the last two are ours
-    assert set(all_recipes()) == set(RECIPES)
-    for number in LANGUAGE_MODELS:
+    numbers = set(FIGURES) | set(STUDY.elsewhere)
+    assert numbers == {str(number) for number in (*range(2, 44), 101, 102)}  # the last two are ours
+    assert set(all_recipes(STUDY)) == set(RECIPES)
+    for number in STUDY.elsewhere:
         with pytest.raises(UserError, match=r"run `mechplateau llm"):
-            figure_spec(number)
+            STUDY.figure(number)
     with pytest.raises(UserError, match="figure 1: expected one of 2, 3"):
-        figure_spec(1)
+        STUDY.figure("1")
+
+
+def test_scales_are_the_papers_and_the_presets():
+    assert scales_of(RECIPES.values()) == ("paper", "small")
+    assert scales_of([]) == ("paper",)
+    with pytest.raises(UserError, match="scale: expected paper or small, got 'x'"):
+        checked_scale("x", RECIPES.values())
 
 
 def test_finished_runs_are_reused(toy, tmp_path, monkeypatch):
@@ -84,20 +93,20 @@ def test_finished_runs_are_reused(toy, tmp_path, monkeypatch):
         told.append(number)
         return lambda result: told.append(result.config.run_name)
 
-    first = ensure(["mws-init-MLP-other"], [1], "small", runs_dir=tmp_path, announce=announce)
+    first = ensure(RECIPES, ["mws-init-MLP-other"], [1], "small", runs_dir=tmp_path, announce=announce)
     # The source is trained with seed 1, as asked, and with the next, from which it is taken.
     assert told[0] == len(told) - 1 == 3
     assert [run.config.seed for run in first["mws-init-MLP-other"]] == [1]
-    (kept,) = finished_runs("mws", [2], "small", tmp_path).values()
+    (kept,) = finished_runs(RECIPES, "mws", [2], "small", tmp_path).values()
     path = first["mws-init-MLP-other"][0].config.interventions[0].source
     assert path == str(kept.checkpoint_path("after"))
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")}
-    ensure(["mws-init-MLP-other"], [1], "small", runs_dir=tmp_path)
+    ensure(RECIPES, ["mws-init-MLP-other"], [1], "small", runs_dir=tmp_path)
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*.safetensors")} == stamps
-    assert set(finished_runs("mws", range(4), "small", tmp_path)) == {1, 2}
+    assert set(finished_runs(RECIPES, "mws", range(4), "small", tmp_path)) == {1, 2}
     # That seed 0 has no source yet hides nothing after it. The same folder, named from elsewhere:
     monkeypatch.chdir(tmp_path)
-    assert set(finished_runs("mws-init-MLP-other", range(4), "small", Path("."))) == {1}
+    assert set(finished_runs(RECIPES, "mws-init-MLP-other", range(4), "small", Path("."))) == {1}
 
 
 def test_recipes_that_are_the_same_run_train_it_once(toy, tmp_path):
@@ -108,28 +117,28 @@ def test_recipes_that_are_the_same_run_train_it_once(toy, tmp_path):
         told.append(number)
         return lambda result: told.append(result.path)
 
-    runs = ensure(["mws", "mws-reward0"], [0], "paper", runs_dir=tmp_path, jobs=2, announce=announce)
+    runs = ensure(RECIPES, ["mws", "mws-reward0"], [0], "paper", runs_dir=tmp_path, jobs=2, announce=announce)
     assert told == [1, runs["mws"][0].path]
     assert runs["mws-reward0"][0].path == runs["mws"][0].path
 
 
 def test_a_source_without_its_last_checkpoint_is_no_source(toy, tmp_path):
-    (run,) = ensure(["mws"], [0], "small", runs_dir=tmp_path)["mws"]
+    (run,) = ensure(RECIPES, ["mws"], [0], "small", runs_dir=tmp_path)["mws"]
     run.checkpoint_path("after").unlink()
     assert len(run.steps) > 1
     with pytest.raises(
         UserError, match=r"missing, and mws-init-KQ starts from it; put a copy back, or delete"
     ):
-        ensure(["mws-init-KQ"], [0], "small", runs_dir=tmp_path)
+        ensure(RECIPES, ["mws-init-KQ"], [0], "small", runs_dir=tmp_path)
 
 
 def test_the_last_seed_has_no_next(toy, tmp_path):
     last = 2**31 - 1
-    ensure(["mws"], [last], "small", runs_dir=tmp_path)
-    assert set(finished_runs("mws", [last], "small", tmp_path)) == {last}
-    assert finished_runs("mws-init-MLP-other", [last], "small", tmp_path) == {}
+    ensure(RECIPES, ["mws"], [last], "small", runs_dir=tmp_path)
+    assert set(finished_runs(RECIPES, "mws", [last], "small", tmp_path)) == {last}
+    assert finished_runs(RECIPES, "mws-init-MLP-other", [last], "small", tmp_path) == {}
     with pytest.raises(NotReady, match=f"expected a seed below {last}, got {last}"):
-        RECIPES["mws-init-MLP-other"].config(last, "small", tmp_path)
+        config_of(RECIPES, "mws-init-MLP-other", last, "small", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +150,11 @@ def test_the_last_seed_has_no_next(toy, tmp_path):
     ],
 )
 def test_a_finished_run_is_that_of_its_name(toy, tmp_path, spoil, message):
-    (run,) = ensure(["copy"], [0], "small", runs_dir=tmp_path)["copy"]
+    (run,) = ensure(RECIPES, ["copy"], [0], "small", runs_dir=tmp_path)["copy"]
     config = run.path / "config.yaml"
     config.write_text(spoil(config.read_text()))
     with pytest.raises(UserError, match=f"{message}.*delete the folder to train it again"):
-        finished_runs("copy", [0], "small", tmp_path)
+        finished_runs(RECIPES, "copy", [0], "small", tmp_path)
 
 
 def test_a_failed_run_is_one_line(toy, tmp_path, monkeypatch):
@@ -154,4 +163,4 @@ def test_a_failed_run_is_one_line(toy, tmp_path, monkeypatch):
 
     monkeypatch.setattr(training, "sweep", failing)
     with pytest.raises(UserError, match=r"x: failed: it broke \(and 1 more\); run the command again"):
-        ensure(["mws", "copy"], [0], "small", runs_dir=tmp_path)
+        ensure(RECIPES, ["mws", "copy"], [0], "small", runs_dir=tmp_path)

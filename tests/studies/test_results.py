@@ -6,8 +6,9 @@ import pandas as pd
 import pytest
 
 from mechplateau.errors import UserError
-from mechplateau.studies.plateau.claims import check_all
-from mechplateau.studies.plateau.recipes import RECIPES
+from mechplateau.studies.claims import check_all
+from mechplateau.studies.plateau.study import STUDY
+from mechplateau.studies.recipes import config_of
 from mechplateau.studies.results import (
     found_in,
     merged,
@@ -18,10 +19,12 @@ from mechplateau.studies.results import (
 )
 from mechplateau.studies.training import ensure
 
+RECIPES = STUDY.recipes
+
 
 def test_runs_become_lines(toy, tmp_path):
-    runs = ensure(["copy", "mws-init-KQ"], [0, 1], "small", runs_dir=tmp_path)
-    table = found_in(tmp_path, "small", range(3))
+    runs = ensure(RECIPES, ["copy", "mws-init-KQ"], [0, 1], "small", runs_dir=tmp_path)
+    table = found_in(STUDY, tmp_path, "small", range(3))
     # At the toy size some recipes are the same run, which then stands for each of them.
     table = table[table["recipe"].isin(["mws", "mws-init-KQ", "copy"])]
     assert list(zip(table["recipe"], table["seed"], strict=True)) == [
@@ -60,31 +63,31 @@ def test_a_new_line_replaces_an_old_one():
             "finished",
         ):
             frame[column] = "x"
-    both = merged(old, new)
+    both = merged(RECIPES, old, new)
     assert list(zip(both["recipe"], both["seed"], both["drop"], strict=True)) == [
         ("mws", 0, 9.0),
         ("mws", 1, 3.0),
         ("copy", 0, 2.0),
     ]
-    assert merged(old, new.iloc[:0]) is old
+    assert merged(RECIPES, old, new.iloc[:0]) is old
 
 
 def test_what_is_on_record_is_known_and_at_the_papers_size():
-    table = on_record()
+    table = on_record(STUDY)
     assert set(table["recipe"]) <= set(RECIPES)
     assert set(table["scale"]) == {"paper"}
     assert not table.duplicated(["recipe", "seed", "scale"]).any()
     assert (table["config_hash"].str.len() == 12).all()
-    outcomes = check_all(summaries_of(table, "paper"))
+    outcomes = check_all(STUDY.claims, summaries_of(table, "paper"))
     assert any(outcome.verdict == "holds" for outcome in outcomes)
 
 
 def test_the_record_is_of_the_recipes_as_they_are(tmp_path):
     """A recipe that was changed after its run is noticed (those that start from a run depend on its weights)."""
-    for line in on_record().to_dict("records"):
+    for line in on_record(STUDY).to_dict("records"):
         recipe = RECIPES[line["recipe"]]
         if recipe.start is None:
-            config = recipe.config(int(line["seed"]), "paper", tmp_path)
+            config = config_of(RECIPES, recipe.name, int(line["seed"]), "paper", tmp_path)
             assert config.content_hash() == line["config_hash"], line["recipe"]
 
 
@@ -108,8 +111,8 @@ def test_text_stays_the_text_it_was(tmp_path):
 
 
 def test_every_seed_of_a_folder_is_found_whatever_its_record_says(toy, tmp_path):
-    run = ensure(["copy"], [0, 12], "small", runs_dir=tmp_path)["copy"][0]
+    run = ensure(RECIPES, ["copy"], [0, 12], "small", runs_dir=tmp_path)["copy"][0]
     (run.path / "environment.json").write_text('{"sessions": {"1": 2}}')
-    table = found_in(tmp_path, "small")
+    table = found_in(STUDY, tmp_path, "small")
     assert table["seed"].tolist() == [0, 12]
     assert table["torch"].isna().tolist() == [True, False]

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from mechplateau.metrics.course import progress_column
-from mechplateau.studies.plateau.summary import collapse_column, rounded, summarize
+from mechplateau.studies.numbers import rounded
+from mechplateau.studies.plateau.summary import collapse_column, summarize
 from mechplateau.tasks import ConcatenatedWindows, MovingWindowSum
 
 TASK = MovingWindowSum(n=3, k=2, p=7, max_num=6)

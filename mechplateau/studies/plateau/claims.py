@@ -1,406 +1,639 @@
-"""The paper's claims, each as a number of runs and the range it must lie in.
+"""The paper's claims: which number of which runs, and the range in which the sentence is true.
 
-A claim is checked on the summaries (`summary.summarize`) of one recipe's runs, one a seed, or on their ratio to
-the same number of another recipe: of its run of the same seed, or where there is none, the median over its seeds. It
-holds where the median over seeds lies in the range.
-Figures from 101 on are ours, and so is what they are held against. Some of it was written after the first runs: that
-with attention frozen at random the task is solved later (before, we had expected that it is not solved); of rewarded
-attention that its progress triples, that there is a plateau all the same, and what counts as a weaker collapse.
-Values "paper" are the paper's or those of a run of the authors' code; where neither gives one, the range is ours:
-what would have to be seen for the sentence to be true.
+Numbers are those of `summary` and of `probes`. Figures from 101 on are ours, and so is what they are held against.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 
-from mechplateau.studies.plateau.recipes import RECIPES, Scale
-from mechplateau.studies.plateau.summary import Numbers
+from mechplateau.studies.claims import Claim
+from mechplateau.studies.plateau.recipes import RECIPES
 
-Verdict = Literal["holds", "fails", "undefined", "not yet run"]
-Summaries = Mapping[str, Sequence[Numbers]]
-"""Recipe → the numbers of its runs, one a seed."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of the paper that a number can contradict.
-
-    Attributes:
-        figure: the figure it belongs to.
-        text: the sentence.
-        recipe: whose runs are looked at.
-        number: which of their numbers.
-        low, high: the range in which it is true; None: no bound.
-        paper: what the paper says, in its words or numbers; "" where it gives none.
-        over: a recipe to whose same number it is compared, as a ratio.
-        small: another range at the small scale; None: the same.
-    """
-
-    figure: int
-    text: str
-    recipe: str
-    number: str
-    low: float | None
-    high: float | None
-    paper: str = ""
-    over: str | None = None
-    small: tuple[float | None, float | None] | None = None
-
-    def range(self, scale: Scale) -> tuple[float | None, float | None]:
-        """Lower and upper bound at this scale."""
-        return self.small if scale == "small" and self.small is not None else (self.low, self.high)
-
-    @property
-    def measured(self) -> str:
-        """What is measured, in words: the number, and of what."""
-        return f"{self.number} of {self.recipe}" + (f" / {self.over}" if self.over else "")
+_STATED = "the paper, or a run of the authors' code"
+_WHAT = {recipe.name: recipe.what for recipe in RECIPES}
+_claim = partial(Claim, study="plateau")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """A claim and what was found.
-
-    Attributes:
-        claim: the claim.
-        values: one a seed that has it defined, in the order of the runs.
-        runs: number of runs looked at.
-        verdict: of the median.
-        unsolved: how many of the runs ended before they had solved their task, maybe in the middle of their drop.
-    """
-
-    claim: Claim
-    values: tuple[float, ...]
-    runs: int
-    verdict: Verdict
-    unsolved: int = 0
-
-    @property
-    def value(self) -> float | None:
-        """Median over seeds; None where it is nowhere defined."""
-        return statistics.median(self.values) if self.values else None
-
-
-def check(claim: Claim, summaries: Summaries, scale: Scale = "paper") -> Outcome:
-    """Look at the runs there are."""
-    runs = summaries.get(claim.recipe, ())
-    base = summaries.get(claim.over, ()) if claim.over else ()
-    if not runs or (claim.over and not base):
-        return Outcome(claim, (), len(runs), "not yet run")
-    unsolved = sum(map(_never_solved, runs))
-    values = [value for run in runs if (value := run.get(claim.number)) is not None]
-    if claim.over:
-        values = [ratio for run in runs if (ratio := _ratio(claim.number, run, base)) is not None]
-    if not values:
-        return Outcome(claim, (), len(runs), "undefined", unsolved)
-    low, high = claim.range(scale)
-    middle = statistics.median(values)
-    inside = (low is None or middle >= low) and (high is None or middle <= high)
-    return Outcome(claim, tuple(values), len(runs), "holds" if inside else "fails", unsolved)
-
-
-def _ratio(number: str, run: Numbers, base: Sequence[Numbers]) -> float | None:
-    """A run's number over that of the base's run of the same seed, which shares its data and most of its initial
-    weights; over the median where that seed was not run."""
-    value, seed = run.get(number), run.get("seed")
-    same = [other for other in base if seed is not None and other.get("seed") == seed]
-    below = [found for other in same or base if (found := _divisor(number, other)) is not None]
-    divisor = statistics.median(below) if below else None
-    return value / divisor if value is not None and divisor else None
-
-
-def _divisor(number: str, run: Numbers) -> float | None:
-    """A run's number, unless it is only a lower bound: nothing can be said to take longer than what never ended."""
-    return None if number == "took" and _never_solved(run) else run.get(number)
-
-
-def _never_solved(run: Numbers) -> bool:
-    return "solved_at" in run and run["solved_at"] is None
-
-
-def check_all(
-    summaries: Summaries, scale: Scale = "paper", figures: Iterable[int] | None = None
-) -> list[Outcome]:
-    """Every claim, or those of some figures."""
-    wanted = None if figures is None else set(figures)
-    return [check(claim, summaries, scale) for claim in CLAIMS if wanted is None or claim.figure in wanted]
-
-
-def _signs(figure: int, recipe: str, cos: float = 0.8) -> Iterable[Claim]:
+def _signs(figure: str, recipe: str, cos: float = 0.8) -> Iterable[Claim]:
     """The plateau's signs, as the paper finds them in every set-up of moving window sum."""
-    what = RECIPES[recipe].what
-    yield Claim(figure, f"{what}: there is a plateau that ends in a drop", recipe, "plateau", 1, None)
-    yield Claim(figure, f"{what}: hidden states collapse on it", recipe, "cos_peak", cos, None)
-    yield Claim(figure, f"{what}: outputs repeat tokens", recipe, "repetition_excess", 2, None)
-    text = f"{what}: attention progresses on the plateau, before the loss does"
-    yield Claim(figure, text, recipe, "apm_plateau_gain", 1.2, None)
-
-
-def _same_three(figure: int, recipe: str, partial: bool) -> Iterable[Claim]:
-    """What the paper finds in every task: partial solution, repetition or low entropy, collapse."""
-    what = RECIPES[recipe].what
-    if partial:
-        yield Claim(figure, f"{what}: the partial solution comes first", recipe, "partial_lead", 0.1, None)
-    yield Claim(
-        figure, f"{what}: outputs have a low entropy on the plateau", recipe, "entropy_share", None, 0.8
+    what = _WHAT[recipe]
+    yield _claim(
+        id=f"{figure}/{recipe}/plateau",
+        figure=figure,
+        text=f"{what}: there is a plateau that ends in a drop",
+        recipe=recipe,
+        number="plateau",
+        low=1,
     )
-    yield Claim(figure, f"{what}: hidden states collapse", recipe, "cos_peak", 0.6, None)
+    yield _claim(
+        id=f"{figure}/{recipe}/cos_peak",
+        figure=figure,
+        text=f"{what}: hidden states collapse on it",
+        recipe=recipe,
+        number="cos_peak",
+        low=cos,
+    )
+    yield _claim(
+        id=f"{figure}/{recipe}/repetition_excess",
+        figure=figure,
+        text=f"{what}: outputs repeat tokens",
+        recipe=recipe,
+        number="repetition_excess",
+        low=2,
+    )
+    text = f"{what}: attention progresses on the plateau, before the loss does"
+    yield _claim(
+        id=f"{figure}/{recipe}/apm_plateau_gain",
+        figure=figure,
+        text=text,
+        recipe=recipe,
+        number="apm_plateau_gain",
+        low=1.2,
+    )
+
+
+def _same_three(figure: str, recipe: str, early: bool) -> Iterable[Claim]:
+    """What the paper finds in every task: partial solution, repetition or low entropy, collapse."""
+    what = _WHAT[recipe]
+    if early:
+        yield _claim(
+            id=f"{figure}/{recipe}/partial_lead",
+            figure=figure,
+            text=f"{what}: the partial solution comes first",
+            recipe=recipe,
+            number="partial_lead",
+            low=0.1,
+        )
+    yield _claim(
+        id=f"{figure}/{recipe}/entropy_share",
+        figure=figure,
+        text=f"{what}: outputs have a low entropy on the plateau",
+        recipe=recipe,
+        number="entropy_share",
+        high=0.8,
+    )
+    yield _claim(
+        id=f"{figure}/{recipe}/cos_peak",
+        figure=figure,
+        text=f"{what}: hidden states collapse",
+        recipe=recipe,
+        number="cos_peak",
+        low=0.6,
+    )
 
 
 def _all_claims() -> Iterable[Claim]:
-    yield Claim(
-        2,
-        "the loss stays on a plateau, then drops",
-        "mws",
-        "drop",
-        150,
-        210,
-        "step 170-190, in four runs 155-205",
-        small=(80, 300),
+    yield _claim(
+        id="2/mws/drop",
+        figure="2",
+        text="the loss stays on a plateau, then drops",
+        recipe="mws",
+        number="drop",
+        low=150,
+        high=210,
+        at={"small": (80, 300)},
+        paper="step 170-190, in four runs 155-205",
+        source=_STATED,
+        seeds=5,
     )
-    yield Claim(2, "the model ends right", "mws", "accuracy_end", 0.99, None, "1.0")
-    yield Claim(
-        2,
-        "the partial solution (y0) comes first",
-        "mws",
-        "partial_at",
-        None,
-        90,
-        "right after about 70 steps",
+    yield _claim(
+        id="2/mws/accuracy_end",
+        figure="2",
+        text="the model ends right",
+        recipe="mws",
+        number="accuracy_end",
+        low=0.99,
+        paper="1.0",
+        source=_STATED,
+        seeds=5,
     )
-    yield Claim(2, "… long before the drop", "mws", "partial_lead", 0.3, None)
-    yield Claim(
-        2,
-        "outputs repeat tokens early on",
-        "mws",
-        "repetition_peak",
-        0.3,
-        0.85,
-        "0.3-0.8, seed dependent",
-        small=(0.3, None),
+    yield _claim(
+        id="2/mws/partial_at",
+        figure="2",
+        text="the partial solution (y0) comes first",
+        recipe="mws",
+        number="partial_at",
+        high=90,
+        paper="right after about 70 steps",
+        source=_STATED,
+        seeds=5,
     )
-    yield Claim(2, "hidden states collapse to nearly parallel", "mws", "cos_peak", 0.93, 1, "0.95-0.97")
-    yield Claim(2, "… before step 120", "mws", "cos_peak_at", None, 120, "before step 120")
-    yield Claim(2, "… and spread again before the drop", "mws", "cos_learned", None, 0.5)
-    yield Claim(
-        2,
-        "attention progress rises on the plateau, ahead of the loss",
-        "mws",
-        "apm_gain",
-        1.3,
-        None,
-        "0.08 to 0.12 at step 80",
+    yield _claim(
+        id="2/mws/partial_lead",
+        figure="2",
+        text="… long before the drop",
+        recipe="mws",
+        number="partial_lead",
+        low=0.3,
+        seeds=5,
     )
-    yield Claim(
-        2,
-        "attention ends on the optimal positions",
-        "mws",
-        "apm_end",
-        0.6,
-        None,
-        "0.7-0.8",
-        small=(0.5, None),
+    yield _claim(
+        id="2/mws/repetition_peak",
+        figure="2",
+        text="outputs repeat tokens early on",
+        recipe="mws",
+        number="repetition_peak",
+        low=0.3,
+        high=0.85,
+        at={"small": (0.3, None)},
+        paper="0.3-0.8, seed dependent",
+        source=_STATED,
+        seeds=5,
     )
-
-    yield Claim(3, "c = 10 shortens the plateau", "mws-c10", "took", None, 0.95, "much sooner", "mws")
-    yield Claim(3, "… by much", "mws-c10", "took", None, 0.75, "much sooner", "mws")
-    yield Claim(
-        3, "c = 10 weakens the collapse", "mws-c10", "cos_peak", 0.3, 0.8, "about 0.6", small=(None, 0.96)
+    yield _claim(
+        id="2/mws/cos_peak",
+        figure="2",
+        text="hidden states collapse to nearly parallel",
+        recipe="mws",
+        number="cos_peak",
+        low=0.93,
+        high=1,
+        paper="0.95-0.97",
+        source=_STATED,
+        seeds=5,
     )
-    yield Claim(3, "c = 2.5 shortens the plateau", "mws-c2.5", "took", None, 0.95, "", "mws")
-    yield Claim(4, "c = 0.5 lengthens the plateau", "mws-c0.5", "took", 1.1, None, "", "mws")
-    yield Claim(4, "c = 0.2 lengthens the plateau", "mws-c0.2", "took", 1.5, None, "longer", "mws")
-    yield Claim(
-        4, "c = 0.2: hidden states collapse further", "mws-c0.2", "cos_peak", 0.95, None, "above 0.95"
+    yield _claim(
+        id="2/mws/cos_peak_at",
+        figure="2",
+        text="… before step 120",
+        recipe="mws",
+        number="cos_peak_at",
+        high=120,
+        paper="before step 120",
+        source=_STATED,
+        seeds=5,
     )
-    yield Claim(
-        4, "c = 0.2: repetition is high", "mws-c0.2", "repetition_peak", 0.5, None, "high and lasting"
+    yield _claim(
+        id="2/mws/cos_learned",
+        figure="2",
+        text="… and spread again before the drop",
+        recipe="mws",
+        number="cos_learned",
+        high=0.5,
+        seeds=5,
     )
-
-    yield Claim(5, "KQ optimal: the plateau is shorter", "mws-init-KQ", "took", None, 0.6, "", "mws")
-    yield Claim(
-        5,
-        "KQ optimal: the collapse is weaker",
-        "mws-init-KQ",
-        "cos_peak",
-        0.25,
-        0.65,
-        "about 0.45",
-        small=(None, 0.8),
+    yield _claim(
+        id="2/mws/apm_gain",
+        figure="2",
+        text="attention progress rises on the plateau, ahead of the loss",
+        recipe="mws",
+        number="apm_gain",
+        low=1.3,
+        paper="0.08 to 0.12 at step 80",
+        source=_STATED,
+        seeds=5,
     )
-    yield Claim(5, "KQOV optimal: no plateau", "mws-init-KQOV", "took", None, 0.4, "no plateau", "mws")
-    yield Claim(
-        5,
-        "KQOV optimal: hardly any collapse",
-        "mws-init-KQOV",
-        "cos_peak",
-        None,
-        0.3,
-        "about 0.15",
-        small=(None, 0.5),
-    )
-    yield Claim(
-        5,
-        "MLP optimal: as without",
-        "mws-init-MLP",
-        "took",
-        0.7,
-        1.4,
-        "like the baseline",
-        "mws",
-        small=(0.7, None),
-    )
-    yield Claim(
-        5, "MLP optimal: the collapse stays", "mws-init-MLP", "cos_peak", 0.85, None, "like the baseline"
-    )
-
-    yield Claim(
-        5,
-        "another seed's MLP: the plateau stays too",
-        "mws-init-MLP-other",
-        "took",
-        0.7,
-        None,
-        "",
-        "mws",
+    yield _claim(
+        id="2/mws/apm_end",
+        figure="2",
+        text="attention ends on the optimal positions",
+        recipe="mws",
+        number="apm_end",
+        low=0.6,
+        at={"small": (0.5, None)},
+        paper="0.7-0.8",
+        source=_STATED,
+        seeds=5,
     )
 
-    yield Claim(6, "prefix sum: output 0 comes first", "prefix", "partial_lead", 0.1, None)
-    yield Claim(
-        6,
-        "prefix sum: hidden states collapse",
-        "prefix",
-        "cos_peak",
-        0.65,
-        0.95,
-        "about 0.80",
-        small=(0.6, None),
+    yield _claim(
+        id="3/mws-c10/took",
+        figure="3",
+        text="c = 10 shortens the plateau",
+        recipe="mws-c10",
+        number="took",
+        over="mws",
+        high=0.95,
+        paper="much sooner",
+        source=_STATED,
+        seeds=2,
     )
-    yield Claim(6, "prefix sum: outputs have a low entropy", "prefix", "entropy_share", None, 0.75, "low")
-    yield Claim(11, "prefix sum: attention progresses before the loss does", "prefix", "apm_gain", 1.2, None)
-    yield from _same_three(12, "prefix-no-repeat", partial=True)
-
-    yield Claim(7, "repeat 1: no plateau", "repeat-1", "plateau", None, 0, "no plateau")
-    yield Claim(7, "repeat 1: outputs repeat the first", "repeat-1", "alpha_peak", 0.9, None, "→ 1")
-    yield Claim(
-        7,
-        "repeat 1: hidden states start out similar",
-        "repeat-1",
-        "cos_first",
-        0.3,
-        0.7,
-        "about 0.5 after one step",
-        small=(None, None),
+    yield _claim(
+        id="3/mws-c10/took-by-much",
+        figure="3",
+        text="… by much",
+        recipe="mws-c10",
+        number="took",
+        over="mws",
+        high=0.75,
+        paper="much sooner",
+        source=_STATED,
+        seeds=2,
     )
-    yield Claim(21, "repeat 2: outputs repeat more than they should", "repeat-2", "alpha_peak", 0.6, None)
-    yield Claim(22, "repeat 4: outputs repeat more than they should", "repeat-4", "alpha_peak", 0.35, None)
+    yield _claim(
+        id="3/mws-c10/cos_peak",
+        figure="3",
+        text="c = 10 weakens the collapse",
+        recipe="mws-c10",
+        number="cos_peak",
+        low=0.3,
+        high=0.8,
+        at={"small": (None, 0.96)},
+        paper="about 0.6",
+        source=_STATED,
+        seeds=2,
+    )
+    yield _claim(
+        id="3/mws-c2.5/took",
+        figure="3",
+        text="c = 2.5 shortens the plateau",
+        recipe="mws-c2.5",
+        number="took",
+        over="mws",
+        high=0.95,
+    )
+    yield _claim(
+        id="4/mws-c0.5/took",
+        figure="4",
+        text="c = 0.5 lengthens the plateau",
+        recipe="mws-c0.5",
+        number="took",
+        over="mws",
+        low=1.1,
+    )
+    yield _claim(
+        id="4/mws-c0.2/took",
+        figure="4",
+        text="c = 0.2 lengthens the plateau",
+        recipe="mws-c0.2",
+        number="took",
+        over="mws",
+        low=1.5,
+        paper="longer",
+        source=_STATED,
+    )
+    yield _claim(
+        id="4/mws-c0.2/cos_peak",
+        figure="4",
+        text="c = 0.2: hidden states collapse further",
+        recipe="mws-c0.2",
+        number="cos_peak",
+        low=0.95,
+        paper="above 0.95",
+        source=_STATED,
+    )
+    yield _claim(
+        id="4/mws-c0.2/repetition_peak",
+        figure="4",
+        text="c = 0.2: repetition is high",
+        recipe="mws-c0.2",
+        number="repetition_peak",
+        low=0.5,
+        paper="high and lasting",
+        source=_STATED,
+    )
 
-    yield from _same_three(9, "addition", partial=True)
-    yield from _same_three(10, "addition-plain", partial=True)
-    yield from _same_three(13, "permutation", partial=False)
-    yield Claim(
-        13, "permutation: values come right before their order", "permutation", "count_check_peak", 0.5, None
+    yield _claim(
+        id="5/mws-init-KQ/took",
+        figure="5",
+        text="KQ optimal: the plateau is shorter",
+        recipe="mws-init-KQ",
+        number="took",
+        over="mws",
+        high=0.6,
+    )
+    yield _claim(
+        id="5/mws-init-KQ/cos_peak",
+        figure="5",
+        text="KQ optimal: the collapse is weaker",
+        recipe="mws-init-KQ",
+        number="cos_peak",
+        low=0.25,
+        high=0.65,
+        at={"small": (None, 0.8)},
+        paper="about 0.45",
+        source=_STATED,
+    )
+    yield _claim(
+        id="5/mws-init-KQOV/took",
+        figure="5",
+        text="KQOV optimal: no plateau",
+        recipe="mws-init-KQOV",
+        number="took",
+        over="mws",
+        high=0.4,
+        paper="no plateau",
+        source=_STATED,
+    )
+    yield _claim(
+        id="5/mws-init-KQOV/cos_peak",
+        figure="5",
+        text="KQOV optimal: hardly any collapse",
+        recipe="mws-init-KQOV",
+        number="cos_peak",
+        high=0.3,
+        at={"small": (None, 0.5)},
+        paper="about 0.15",
+        source=_STATED,
+    )
+    yield _claim(
+        id="5/mws-init-MLP/took",
+        figure="5",
+        text="MLP optimal: as without",
+        recipe="mws-init-MLP",
+        number="took",
+        over="mws",
+        low=0.7,
+        high=1.4,
+        at={"small": (0.7, None)},
+        paper="like the baseline",
+        source=_STATED,
+    )
+    yield _claim(
+        id="5/mws-init-MLP/cos_peak",
+        figure="5",
+        text="MLP optimal: the collapse stays",
+        recipe="mws-init-MLP",
+        number="cos_peak",
+        low=0.85,
+        paper="like the baseline",
+        source=_STATED,
+    )
+
+    yield _claim(
+        id="5/mws-init-MLP-other/took",
+        figure="5",
+        text="another seed's MLP: the plateau stays too",
+        recipe="mws-init-MLP-other",
+        number="took",
+        over="mws",
+        low=0.7,
+    )
+
+    yield _claim(
+        id="6/prefix/partial_lead",
+        figure="6",
+        text="prefix sum: output 0 comes first",
+        recipe="prefix",
+        number="partial_lead",
+        low=0.1,
+    )
+    yield _claim(
+        id="6/prefix/cos_peak",
+        figure="6",
+        text="prefix sum: hidden states collapse",
+        recipe="prefix",
+        number="cos_peak",
+        low=0.65,
+        high=0.95,
+        at={"small": (0.6, None)},
+        paper="about 0.80",
+        source=_STATED,
+    )
+    yield _claim(
+        id="6/prefix/entropy_share",
+        figure="6",
+        text="prefix sum: outputs have a low entropy",
+        recipe="prefix",
+        number="entropy_share",
+        high=0.75,
+        paper="low",
+        source=_STATED,
+    )
+    yield _claim(
+        id="11/prefix/apm_gain",
+        figure="11",
+        text="prefix sum: attention progresses before the loss does",
+        recipe="prefix",
+        number="apm_gain",
+        low=1.2,
+    )
+    yield from _same_three("12", "prefix-no-repeat", early=True)
+
+    yield _claim(
+        id="7/repeat-1/plateau",
+        figure="7",
+        text="repeat 1: no plateau",
+        recipe="repeat-1",
+        number="plateau",
+        high=0,
+        paper="no plateau",
+        source=_STATED,
+    )
+    yield _claim(
+        id="7/repeat-1/alpha_peak",
+        figure="7",
+        text="repeat 1: outputs repeat the first",
+        recipe="repeat-1",
+        number="alpha_peak",
+        low=0.9,
+        paper="→ 1",
+        source=_STATED,
+    )
+    yield _claim(
+        id="7/repeat-1/cos_first",
+        figure="7",
+        text="repeat 1: hidden states start out similar",
+        recipe="repeat-1",
+        number="cos_first",
+        low=0.3,
+        high=0.7,
+        at={"small": (None, None)},
+        paper="about 0.5 after one step",
+        source=_STATED,
+    )
+    yield _claim(
+        id="21/repeat-2/alpha_peak",
+        figure="21",
+        text="repeat 2: outputs repeat more than they should",
+        recipe="repeat-2",
+        number="alpha_peak",
+        low=0.6,
+    )
+    yield _claim(
+        id="22/repeat-4/alpha_peak",
+        figure="22",
+        text="repeat 4: outputs repeat more than they should",
+        recipe="repeat-4",
+        number="alpha_peak",
+        low=0.35,
+    )
+
+    yield from _same_three("9", "addition", early=True)
+    yield from _same_three("10", "addition-plain", early=True)
+    yield from _same_three("13", "permutation", early=False)
+    yield _claim(
+        id="13/permutation/count_check_peak",
+        figure="13",
+        text="permutation: values come right before their order",
+        recipe="permutation",
+        number="count_check_peak",
+        low=0.5,
     )
     for compose in (2, 3, 4):
-        yield from _same_three(14, f"permutation-{compose}", partial=False)
-    yield from _same_three(15, "histogram", partial=False)
-    yield Claim(
-        16, "histogram: attention progresses before the loss does", "histogram", "apm_gain", 1.2, None
+        yield from _same_three("14", f"permutation-{compose}", early=False)
+    yield from _same_three("15", "histogram", early=False)
+    yield _claim(
+        id="16/histogram/apm_gain",
+        figure="16",
+        text="histogram: attention progresses before the loss does",
+        recipe="histogram",
+        number="apm_gain",
+        low=1.2,
     )
-    yield from _same_three(17, "reverse", partial=False)
-    yield from _same_three(18, "copy", partial=False)
+    yield from _same_three("17", "reverse", early=False)
+    yield from _same_three("18", "copy", early=False)
     for mix in ("123_disjoint_454", "124_disjoint_444", "124_disjoint_453", "124_stair_653"):
-        yield from _same_three(19, f"concat-{mix}", partial=True)
+        yield from _same_three("19", f"concat-{mix}", early=True)
 
-    yield Claim(
-        20,
-        "on the plateau, attention's output does not hold the answer",
-        "mws-probe",
-        "probe_plateau",
-        None,
-        0.5,
+    yield _claim(
+        id="20/mws-probe/probe_plateau",
+        figure="20",
+        text="on the plateau, attention's output does not hold the answer",
+        recipe="mws-probe",
+        number="probe_plateau",
+        high=0.5,
     )
-    yield Claim(20, "… after it, it does", "mws-probe", "probe_end", 0.9, None)
-    yield Claim(
-        20, "shuffled labels: at chance", "mws-probe", "probe_shuffled", None, 0.12, "", small=(None, 0.2)
+    yield _claim(
+        id="20/mws-probe/probe_end",
+        figure="20",
+        text="… after it, it does",
+        recipe="mws-probe",
+        number="probe_end",
+        low=0.9,
+    )
+    yield _claim(
+        id="20/mws-probe/probe_shuffled",
+        figure="20",
+        text="shuffled labels: at chance",
+        recipe="mws-probe",
+        number="probe_shuffled",
+        high=0.12,
+        at={"small": (None, 0.2)},
     )
 
     for figure, recipes in (
-        (26, ("mws-n8", "mws-n24", "mws-k3", "mws-k4")),
-        (27, ("mws-p19", "mws-p23")),
-        (28, ("mws-width64", "mws-width128", "mws-heads2", "mws-heads4")),
-        (29, ("mws-layers2", "mws-layers3")),
-        (30, ("mws-softmax",)),
-        (31, ("mws-sgd-lr0.03", "mws-sgd-lr0.1")),
-        (34, ("mws-warmup",)),
-        (35, ("mws-warmup-cosine",)),
-        (36, ("mws-batch64",)),
-        (37, ("mws-batch512",)),
-        (38, ("mws-lr3e-05",)),
-        (39, ("mws-lr0.0003",)),
-        (40, ("mws-adamw",)),
+        ("26", ("mws-n8", "mws-n24", "mws-k3", "mws-k4")),
+        ("27", ("mws-p19", "mws-p23")),
+        ("28", ("mws-width64", "mws-width128", "mws-heads2", "mws-heads4")),
+        ("29", ("mws-layers2", "mws-layers3")),
+        ("30", ("mws-softmax",)),
+        ("31", ("mws-sgd-lr0.03", "mws-sgd-lr0.1")),
+        ("34", ("mws-warmup",)),
+        ("35", ("mws-warmup-cosine",)),
+        ("36", ("mws-batch64",)),
+        ("37", ("mws-batch512",)),
+        ("38", ("mws-lr3e-05",)),
+        ("39", ("mws-lr0.0003",)),
+        ("40", ("mws-adamw",)),
     ):
         for recipe in recipes:
             yield from _signs(figure, recipe)
 
-    for claim in _signs(32, "mws-muon"):
+    for claim in _signs("32", "mws-muon"):
         # Its attention and hidden states are figure 33.
-        yield replace(claim, figure=33) if claim.number in ("cos_peak", "apm_plateau_gain") else claim
+        later = claim.number in ("cos_peak", "apm_plateau_gain")
+        yield replace(claim, figure="33", id=f"33/{claim.recipe}/{claim.number}") if later else claim
 
-    yield Claim(
-        41,
-        "the collapse is in what the block writes: after attention",
-        "mws-locations",
-        "cos_peak_L0_resid_mid",
-        0.6,
-        None,
+    yield _claim(
+        id="41/mws-locations/cos_peak_L0_resid_mid",
+        figure="41",
+        text="the collapse is in what the block writes: after attention",
+        recipe="mws-locations",
+        number="cos_peak_L0_resid_mid",
+        low=0.6,
     )
-    yield Claim(41, "… and after the MLP", "mws-locations", "cos_peak_L0_resid_post", 0.8, None)
-    yield Claim(42, "two layers: the collapse is at the end", "mws-locations-2", "cos_peak", 0.8, None)
-    yield Claim(42, "… and at the first layer's end", "mws-locations-2", "cos_peak_L0_resid_post", 0.6, None)
+    yield _claim(
+        id="41/mws-locations/cos_peak_L0_resid_post",
+        figure="41",
+        text="… and after the MLP",
+        recipe="mws-locations",
+        number="cos_peak_L0_resid_post",
+        low=0.8,
+    )
+    yield _claim(
+        id="42/mws-locations-2/cos_peak",
+        figure="42",
+        text="two layers: the collapse is at the end",
+        recipe="mws-locations-2",
+        number="cos_peak",
+        low=0.8,
+    )
+    yield _claim(
+        id="42/mws-locations-2/cos_peak_L0_resid_post",
+        figure="42",
+        text="… and at the first layer's end",
+        recipe="mws-locations-2",
+        number="cos_peak_L0_resid_post",
+        low=0.6,
+    )
 
     for start in (25, 50, 75, 100):
-        yield Claim(
-            43,
-            f"c = 10 from step {start} on shortens the plateau",
-            f"mws-c10-from{start}",
-            "took",
-            None,
-            0.9,
-            "",
-            "mws",
-            small=(None, 1.0),
+        yield _claim(
+            id=f"43/mws-c10-from{start}/took",
+            figure="43",
+            text=f"c = 10 from step {start} on shortens the plateau",
+            recipe=f"mws-c10-from{start}",
+            number="took",
+            over="mws",
+            high=0.9,
+            at={"small": (None, 1.0)},
         )
 
-    yield Claim(
-        101,
-        "attention frozen at random: solved later",
-        "mws-frozen-attention",
-        "took",
-        1.2,
-        None,
-        "",
-        "mws",
+    yield _claim(
+        id="101/mws-frozen-attention/took",
+        figure="101",
+        text="attention frozen at random: solved later",
+        recipe="mws-frozen-attention",
+        number="took",
+        over="mws",
+        low=1.2,
+        changed="was: it is not solved at all; written anew after the first runs",
     )
     for name, how in (("mws-reward0.1", "a small"), ("mws-reward1", "a large")):
-        yield Claim(
-            102,
-            f"{how} reward for attention progress: attention progress has more than tripled half-way to the drop",
-            name,
-            "apm_gain",
-            3,
-            None,
+        yield _claim(
+            id=f"102/{name}/apm_gain",
+            figure="102",
+            text=f"{how} reward for attention progress: attention progress has more than tripled half-way to the drop",
+            recipe=name,
+            number="apm_gain",
+            low=3,
+            seeds=3,
+            changed="the factor of three was written after the first runs",
         )
-        yield Claim(102, f"{how} reward: there is a plateau all the same", name, "plateau", 1, None)
-        yield Claim(
-            102, f"{how} reward: the drop comes sooner", name, "learned_at", None, 0.9, "", "mws-reward0"
+        yield _claim(
+            id=f"102/{name}/plateau",
+            figure="102",
+            text=f"{how} reward: there is a plateau all the same",
+            recipe=name,
+            number="plateau",
+            low=1,
+            seeds=3,
+            changed="written after the first runs",
         )
-        yield Claim(102, f"{how} reward: solved sooner", name, "took", None, 0.9, "", "mws-reward0")
-        yield Claim(
-            102, f"{how} reward: the collapse is weaker", name, "cos_peak", None, 0.95, "", "mws-reward0"
+        yield _claim(
+            id=f"102/{name}/learned_at",
+            figure="102",
+            text=f"{how} reward: the drop comes sooner",
+            recipe=name,
+            number="learned_at",
+            over="mws-reward0",
+            high=0.9,
+            seeds=3,
+        )
+        yield _claim(
+            id=f"102/{name}/took",
+            figure="102",
+            text=f"{how} reward: solved sooner",
+            recipe=name,
+            number="took",
+            over="mws-reward0",
+            high=0.9,
+            seeds=3,
+        )
+        yield _claim(
+            id=f"102/{name}/cos_peak",
+            figure="102",
+            text=f"{how} reward: the collapse is weaker",
+            recipe=name,
+            number="cos_peak",
+            over="mws-reward0",
+            high=0.95,
+            seeds=3,
+            changed="what counts as weaker was written after the first runs",
         )
 
 

@@ -26,14 +26,15 @@ from mechplateau.metrics.plateau import find_plateau
 from mechplateau.runs import Run, load_run
 from mechplateau.runs.files import write_text
 from mechplateau.runs.record import read_json
-from mechplateau.studies.plateau.recipes import Scale, checked_scale
-from mechplateau.studies.plateau.summary import Numbers
+from mechplateau.studies.figures import CheckpointMeasure
+from mechplateau.studies.numbers import Numbers
+from mechplateau.studies.recipes import PAPER
 from mechplateau.tasks import sequence_task
 from mechplateau.training.interrupt import terminable
 from mechplateau.training.loop import torch_threads
 from mechplateau.training.sweep import stop_with_parent
 
-SPLITS: Mapping[Scale, Mapping[str, Mapping[str, int]]] = {
+SPLITS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "paper": {
         "authors": {"sequences": 2048, "n_train": 64},
         "ours": {"sequences": 512, "n_train": 256},
@@ -48,7 +49,7 @@ _SEED = 20
 
 
 def probe_curve(
-    run: Run, scale: Scale = "paper", *, jobs: int = 1, on_step: Callable[[int], None] = lambda step: None
+    run: Run, scale: str = PAPER, *, jobs: int = 1, on_step: Callable[[int], None] = lambda step: None
 ) -> pd.DataFrame:
     """Test accuracies at every kept checkpoint.
 
@@ -67,7 +68,8 @@ def probe_curve(
     """
     from joblib import Parallel, delayed
 
-    checked_scale(scale)
+    if scale not in SPLITS:
+        raise UserError(f"scale: expected {' or '.join(SPLITS)}, got {scale!r}")
     if jobs < 1:
         raise UserError(f"jobs: expected at least 1, got {jobs}")
     done = _read(run, scale)
@@ -83,7 +85,20 @@ def probe_curve(
     return pd.DataFrame([{"step": step, **done[step]} for step in run.steps])
 
 
-def probe_numbers(run: Run, scale: Scale = "paper") -> Numbers:
+class AttentionOutputProbe(CheckpointMeasure):
+    """`probe_curve` for a figure: columns probe_authors, probe_ours, probe_shuffled."""
+
+    def measure(
+        self, run: Run, scale: str, *, jobs: int = 1, on_step: Callable[[int], None] = lambda step: None
+    ) -> pd.DataFrame:
+        table = probe_curve(run, scale, jobs=jobs, on_step=on_step)
+        return table.rename(columns={kind: f"probe_{kind}" for kind in ACCURACIES})
+
+    def settings(self, scale: str) -> Mapping[str, Any]:
+        return {"probe": SPLITS[scale]}
+
+
+def probe_numbers(run: Run, scale: str = PAPER) -> Numbers:
     """Of our split, from what was probed before: probe_plateau (at the checkpoint in the middle of the plateau),
     probe_end (at the last), probe_shuffled (the control, largest over checkpoints); nothing where nothing was."""
     done = _read(run, scale)
@@ -141,11 +156,11 @@ def _file(run: Run) -> Path:
     return run.path / "probes.json"
 
 
-def _settings(scale: Scale) -> dict[str, Any]:
+def _settings(scale: str) -> dict[str, Any]:
     return {**SPLITS[scale], "seed": _SEED, "precision": "float32"}
 
 
-def _read(run: Run, scale: Scale) -> dict[int, dict[str, float]]:
+def _read(run: Run, scale: str) -> dict[int, dict[str, float]]:
     """Step → accuracies, of the steps probed before; nothing of a file that is damaged or of other settings."""
     record = read_json(_file(run))
     steps = record.get("steps")

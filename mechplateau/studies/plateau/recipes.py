@@ -1,124 +1,20 @@
-"""What is trained: every run of the paper by name, at the paper's size and at a small one.
+"""What the plateau paper trains: every run of it by name, at the paper's size and at the tasks' small one.
 
-A recipe is a configuration without its seed. Where the paper gives no value (other sizes, batches and rates; the
-steps at which c = 10 is switched on are the paper's), ours are marked so in `what`.
+Where the paper gives no value (other sizes, batches and rates; the steps at which c = 10 is switched on are the
+paper's), ours are marked so in the figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any
 
-from mechplateau.config import SEEDS, RunConfig, task_settings
-from mechplateau.errors import UserError
-from mechplateau.runs import Run, load_run
-from mechplateau.runs.layout import Layout
-from mechplateau.runs.record import state_of
 from mechplateau.schema import laid_over
+from mechplateau.studies.recipes import Recipe, Settings, Source
 from mechplateau.tasks import task_class
-
-Scale = Literal["paper", "small"]
-SCALES: tuple[Scale, ...] = ("paper", "small")
-Settings = Mapping[str, Any]
-
-
-def checked_scale(name: str) -> Scale:
-    """The scale of this name.
-
-    Raises:
-        UserError: there is none.
-    """
-    for scale in SCALES:
-        if scale == name:
-            return scale
-    raise UserError(f"scale: expected {' or '.join(SCALES)}, got {name!r}")
-
 
 _FIFTH = 0.2
 _ENDS_EARLY: Settings = {"stop_past_solved": _FIFTH}
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A run to be trained, but for its seed.
-
-    Attributes:
-        name: unique; names its rows in the table of results.
-        task: the task's name.
-        what: what is special about it, in a few words (the legend of a figure).
-        settings: sections of the configuration at the paper's size, where they differ from the task's own.
-        small: further settings at the small size.
-        start: the recipe whose finished run it starts from, and the parts taken from there and frozen.
-        later: how much larger the seed of that run is. 0: the run differs from its source's beginning in nothing but
-            these parts, which are at home among the others; else they were trained beside other initial weights.
-    """
-
-    name: str
-    task: str
-    what: str
-    settings: Settings = field(default_factory=dict)
-    small: Settings = field(default_factory=dict)
-    start: tuple[str, str] | None = None
-    later: int = 0
-
-    def data(self, seed: int, scale: Scale) -> dict[str, Any]:
-        """The configuration as plain data, without what it starts from."""
-        base: Settings = {"task": {"name": self.task}, "checkpoints": {"every": 10**6}}
-        merged = laid_over(base, self.settings)
-        if scale == "small":
-            merged = laid_over(laid_over(merged, task_settings(self.task, scale)), self.small)
-        return {**merged, "seed": seed}
-
-    def source(self, seed: int) -> tuple[str, int] | None:
-        """Recipe and seed of the run that it starts from, if any."""
-        return None if self.start is None else (self.start[0], seed + self.later)
-
-    def config(self, seed: int, scale: Scale, runs_dir: Path) -> RunConfig:
-        """The configuration.
-
-        Raises:
-            NotReady: the run it starts from is not finished in `runs_dir`, lacks its last checkpoint, or cannot be.
-        """
-        data = self.data(seed, scale)
-        source = self.source(seed)
-        if self.start is not None and source is not None:
-            name, source_seed = source
-            if source_seed >= SEEDS:
-                raise NotReady(f"{self.name}: expected a seed below {SEEDS - self.later}, got {seed}")
-            run = runs_dir / RECIPES[name].config(source_seed, scale, runs_dir).run_name
-            if not is_finished(run):
-                raise NotReady(
-                    f"{self.name} with seed {seed} starts from the finished run of {name} with seed {source_seed}; "
-                    "train that first"
-                )
-            path = Layout(run).checkpoint(load_run(run).reached)
-            if not path.is_file():
-                raise NotReady(
-                    f"{path}: missing, and {self.name} starts from it; put a copy back, or delete the run's folder "
-                    "to train it again"
-                )
-            data["interventions"] = [{"kind": "optimal_init", "parts": [self.start[1]], "source": str(path)}]
-        return RunConfig.parse(data)
-
-    def steps(self, scale: Scale) -> int:
-        """The largest number of updates."""
-        return RunConfig.parse(self.data(0, scale)).training.steps
-
-
-class NotReady(UserError):
-    """A recipe whose source is not trained yet."""
-
-
-def is_finished(run: Path) -> bool:
-    """Whether a run folder holds a run that is finished, and not only stopped for now."""
-    finished = state_of(Layout(run)) == "finished"
-    try:
-        opened = Run(run) if finished else load_run(run)
-        return opened.status == "finished" and opened.stopped_at is None
-    except UserError:
-        return finished
 
 
 def _scale_at(c: float, start: int = 0) -> list[dict[str, Any]]:
@@ -138,15 +34,33 @@ def _long_task(task: str, **fields: Any) -> Settings:
     return {"task": fields, **_long(task_class(task).default_training["steps"])}
 
 
+def _recipe(
+    name: str,
+    task: str,
+    what: str,
+    settings: Settings | None = None,
+    small: Settings | None = None,
+    start: Source | None = None,
+) -> Recipe:
+    """A recipe that keeps its first and last checkpoint, unless it says otherwise."""
+    kept = laid_over({"checkpoints": {"every": 10**6}}, settings or {})
+    return Recipe(name, task, what, kept, {"small": small} if small else {}, start)
+
+
 def _mws(name: str, what: str, small: Settings | None = None, **settings: Any) -> Recipe:
-    return Recipe(f"mws-{name}", "mws", what, settings, small or {})
+    return _recipe(f"mws-{name}", "mws", what, settings, small)
+
+
+def _taken(parts: str, seed_offset: int = 0) -> Source:
+    """A finished mws run, of which these parts are taken and frozen."""
+    return Source("mws", {"kind": "optimal_init", "parts": [parts]}, seed_offset)
 
 
 _SMALL_LONG: Settings = {"training": {"steps": 1500, **_ENDS_EARLY}}
 
 
 def _all_recipes() -> Iterable[Recipe]:
-    yield Recipe("mws", "mws", "moving window sum", {"checkpoints": {"every": None}})
+    yield _recipe("mws", "mws", "moving window sum", {"checkpoints": {"every": None}})
 
     # Attention scale (figures 3, 4, 43).
     for c in (0.2, 0.5):
@@ -158,8 +72,10 @@ def _all_recipes() -> Iterable[Recipe]:
 
     # Optimal initialization (figure 5), and parts frozen at random.
     for parts in ("KQ", "KQOV", "MLP", "embeddings"):
-        yield Recipe(f"mws-init-{parts}", "mws", f"{parts} optimal, frozen", start=("mws", parts))
-    yield Recipe("mws-init-MLP-other", "mws", "another seed's MLP, frozen", start=("mws", "MLP"), later=1)
+        yield _recipe(f"mws-init-{parts}", "mws", f"{parts} optimal, frozen", start=_taken(parts))
+    yield _recipe(
+        "mws-init-MLP-other", "mws", "another seed's MLP, frozen", start=_taken("MLP", seed_offset=1)
+    )
     for parts in ("attention", "mlp_weights", "unembedding", "ln1", "ln2", "ln_final"):
         frozen = [{"kind": "freeze", "parts": [parts]}]
         what = f"{parts.removesuffix('_weights')} frozen at random"
@@ -169,7 +85,7 @@ def _all_recipes() -> Iterable[Recipe]:
 
     # Other tasks (figures 6, 7, 9 to 19, 21, 22).
     for blocks in (1, 2, 4):
-        yield Recipe(
+        yield _recipe(
             f"repeat-{blocks}",
             "repeat",
             f"repeat {blocks}",
@@ -177,29 +93,29 @@ def _all_recipes() -> Iterable[Recipe]:
             # Four blocks of at least four outputs, since the first of each does not count.
             {"task": {"n": 16 if blocks == 4 else 8}},
         )
-    yield Recipe("prefix", "prefix", "prefix sum", _long_task("prefix"))
-    yield Recipe(
+    yield _recipe("prefix", "prefix", "prefix sum", _long_task("prefix"))
+    yield _recipe(
         "prefix-no-repeat",
         "prefix",
         "prefix sum of permutations",
         _long_task("prefix", no_repeat=True),
         {"task": {"n": 10}},
     )
-    yield Recipe("copy", "copy", "copy")
-    yield Recipe("reverse", "reverse", "reverse")
-    yield Recipe("permutation", "permutation", "permutation", _long_task("permutation"))
+    yield _recipe("copy", "copy", "copy")
+    yield _recipe("reverse", "reverse", "reverse")
+    yield _recipe("permutation", "permutation", "permutation", _long_task("permutation"))
     for compose in (2, 3, 4):
-        yield Recipe(
+        yield _recipe(
             f"permutation-{compose}",
             "permutation",
             f"permutation, applied {compose} times",
             _long_task("permutation", compose=compose),
         )
-    yield Recipe("histogram", "histogram", "histogram", _long_task("histogram"))
+    yield _recipe("histogram", "histogram", "histogram", _long_task("histogram"))
     for mix in ("123_disjoint_454", "124_disjoint_444", "124_disjoint_453", "124_stair_653"):
-        yield Recipe(f"concat-{mix}", "concat_mws", mix, _long_task("concat_mws", mix=mix))
-    yield Recipe("addition", "addition", "addition", _long_task("addition"))
-    yield Recipe(
+        yield _recipe(f"concat-{mix}", "concat_mws", mix, _long_task("concat_mws", mix=mix))
+    yield _recipe("addition", "addition", "addition", _long_task("addition"))
+    yield _recipe(
         "addition-plain",
         "addition",
         "addition, most significant digit first",
@@ -334,4 +250,4 @@ def _all_recipes() -> Iterable[Recipe]:
         yield _mws(f"reward{weight:g}", f"rewarded with {weight:g} · APM", larger, interventions=reward)
 
 
-RECIPES: Mapping[str, Recipe] = {recipe.name: recipe for recipe in _all_recipes()}
+RECIPES = tuple(_all_recipes())

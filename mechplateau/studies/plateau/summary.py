@@ -40,7 +40,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -51,9 +51,9 @@ from mechplateau.metrics.accuracy import solved_at
 from mechplateau.metrics.course import progress_column
 from mechplateau.metrics.plateau import Plateau, find_plateau
 from mechplateau.models.records import is_layer_place
+from mechplateau.studies.numbers import Numbers
 from mechplateau.tasks import Task
 
-Numbers = dict[str, float | None]
 KNOWN = 0.5
 """Share of its entropy from which on, as a loss, a partial solution counts as known."""
 
@@ -207,11 +207,3 @@ def _finite(value: float) -> float | None:
 
 def _ratio(value: float | None, base: float | None) -> float | None:
     return None if value is None or not base else value / base
-
-
-def rounded(numbers: Mapping[str, float | None]) -> Numbers:
-    """For tables: six significant digits, whole numbers without a point."""
-    return {
-        name: None if value is None else (int(value) if float(value).is_integer() else float(f"{value:.6g}"))
-        for name, value in numbers.items()
-    }

@@ -1,0 +1,174 @@
+"""Claims: sentences of a paper, each as a number of runs and the range that it must lie in.
+
+A claim is checked on the numbers of one recipe's runs, one a seed, or on their ratio to the same number of another
+recipe: of its run of the same seed, or where there is none, the median over its seeds. It holds where the median over
+seeds lies in the range.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pandas as pd
+
+from mechplateau.studies.numbers import Numbers
+from mechplateau.studies.recipes import PAPER
+
+Verdict = Literal["holds", "fails", "undefined", "not yet run"]
+Range = tuple[float | None, float | None]
+"""Lower and upper bound; None: no bound."""
+Summaries = Mapping[str, Sequence[Numbers]]
+"""Recipe → the numbers of its runs, one a seed."""
+
+OURS = "ours"
+"""The source of a range that no paper gives: what would have to be seen for the sentence to be true."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A sentence that a number can contradict.
+
+    Attributes:
+        study: the study it belongs to.
+        id: unique in the study, and for good: a range that is changed keeps its id.
+        figure: the figure that it belongs to.
+        text: the sentence.
+        recipe: the set-up: whose runs are looked at.
+        number: which of their numbers.
+        over: a recipe to whose same number it is compared, as a ratio.
+        low, high: the range in which it is true; None: no bound.
+        at: scale → another range there.
+        paper: what the paper says, in its words or numbers; "" where it gives none.
+        source: where that, and so the range, is from.
+        seeds: how many seeds, counted from 0, the results on record have at least.
+        changed: what in it was changed after runs had been seen, and what it was before; "" where nothing was.
+    """
+
+    study: str
+    id: str
+    figure: str
+    text: str
+    recipe: str
+    number: str
+    over: str | None = None
+    low: float | None = None
+    high: float | None = None
+    at: Mapping[str, Range] = field(default_factory=dict)
+    paper: str = ""
+    source: str = OURS
+    seeds: int = 1
+    changed: str = ""
+
+    def __post_init__(self) -> None:
+        if self.low is None and self.high is None:
+            raise ValueError(
+                f"claim {self.id}: expected a range, got no bound, which nothing could contradict"
+            )
+        if bool(self.paper) != (self.source != OURS):
+            raise ValueError(
+                f"claim {self.id}: expected a source for what the paper says, and for nothing else"
+            )
+
+    def range(self, scale: str) -> Range:
+        """Lower and upper bound at this scale."""
+        return self.at.get(scale, (self.low, self.high))
+
+    @property
+    def measured(self) -> str:
+        """What is measured, in words: the number, and of what."""
+        return f"{self.number} of {self.recipe}" + (f" / {self.over}" if self.over else "")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A claim and what was found.
+
+    Attributes:
+        claim: the claim.
+        values: one a seed that has it defined, in the order of the runs.
+        runs: number of runs looked at.
+        verdict: of the median.
+        unsolved: how many of the runs ended before they had solved their task, maybe in the middle of their drop.
+    """
+
+    claim: Claim
+    values: tuple[float, ...]
+    runs: int
+    verdict: Verdict
+    unsolved: int = 0
+
+    @property
+    def value(self) -> float | None:
+        """Median over seeds; None where it is nowhere defined."""
+        return statistics.median(self.values) if self.values else None
+
+
+def check(claim: Claim, summaries: Summaries, scale: str = PAPER) -> Outcome:
+    """Look at the runs there are."""
+    runs = summaries.get(claim.recipe, ())
+    base = summaries.get(claim.over, ()) if claim.over else ()
+    if not runs or (claim.over and not base):
+        return Outcome(claim, (), len(runs), "not yet run")
+    unsolved = sum(map(_never_solved, runs))
+    values = [value for run in runs if (value := run.get(claim.number)) is not None]
+    if claim.over:
+        values = [ratio for run in runs if (ratio := _ratio(claim.number, run, base)) is not None]
+    if not values:
+        return Outcome(claim, (), len(runs), "undefined", unsolved)
+    low, high = claim.range(scale)
+    middle = statistics.median(values)
+    inside = (low is None or middle >= low) and (high is None or middle <= high)
+    return Outcome(claim, tuple(values), len(runs), "holds" if inside else "fails", unsolved)
+
+
+def check_all(
+    claims: Iterable[Claim], summaries: Summaries, scale: str = PAPER, figures: Iterable[str] | None = None
+) -> list[Outcome]:
+    """Every claim of these, or those of some figures."""
+    wanted = None if figures is None else set(figures)
+    return [check(claim, summaries, scale) for claim in claims if wanted is None or claim.figure in wanted]
+
+
+def claims_table(claims: Iterable[Claim]) -> pd.DataFrame:
+    """The claims as they are written down: one row each, a column for each of their fields; `at` as text."""
+    rows = [
+        {
+            "study": claim.study,
+            "id": claim.id,
+            "figure": claim.figure,
+            "text": claim.text,
+            "setup": claim.recipe if claim.over is None else f"{claim.recipe} / {claim.over}",
+            "number": claim.number,
+            "low": claim.low,
+            "high": claim.high,
+            "at": "; ".join(f"{scale}: {low} to {high}" for scale, (low, high) in claim.at.items()),
+            "paper": claim.paper,
+            "source": claim.source,
+            "seeds": claim.seeds,
+            "changed": claim.changed,
+        }
+        for claim in claims
+    ]
+    return pd.DataFrame(rows).astype({"low": float, "high": float})
+
+
+def _ratio(number: str, run: Numbers, base: Sequence[Numbers]) -> float | None:
+    """A run's number over that of the base's run of the same seed, which shares its data and most of its initial
+    weights; over the median where that seed was not run."""
+    value, seed = run.get(number), run.get("seed")
+    same = [other for other in base if seed is not None and other.get("seed") == seed]
+    below = [found for other in same or base if (found := _divisor(number, other)) is not None]
+    divisor = statistics.median(below) if below else None
+    return value / divisor if value is not None and divisor else None
+
+
+def _divisor(number: str, run: Numbers) -> float | None:
+    """A run's number, unless it is only a lower bound: nothing can be said to take longer than what never ended."""
+    return None if number == "took" and _never_solved(run) else run.get(number)
+
+
+def _never_solved(run: Numbers) -> bool:
+    return "solved_at" in run and run["solved_at"] is None

@@ -1,0 +1,151 @@
+"""One measure over steps, in a part of a figure: lines are medians over seeds, bands their spread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from mechplateau.views.curves import draw_line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+Runs = Mapping[str, Sequence[pd.DataFrame]]
+"""Legend → the tables of a recipe's runs, one a seed."""
+
+# Apart in lightness as well as in hue, and in dashes, so that a grey print keeps them apart.
+_LINES: tuple[tuple[str, Any], ...] = (
+    ("#20242b", "-"),
+    ("#c2410c", "--"),
+    ("#1f5fbf", "-."),
+    ("#12805c", ":"),
+    ("#8e44ad", (0, (5, 1, 1, 1, 1, 1))),
+    ("#9a7b00", (0, (1, 1))),
+    ("#7a1f4b", (0, (8, 2))),
+    ("#5f6b7a", (0, (4, 2, 1, 2))),
+)
+_DATA_COLOR = "#8a8f98"
+
+
+def _words(column: str) -> str:
+    return column.replace("_", " ")
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One measure. Of a single recipe all its columns are drawn, of several recipes a line each.
+
+    Attributes:
+        title: above it.
+        axis: what the vertical axis shows, with its unit.
+        columns: the columns of a run's table that belong to it.
+        one: of several recipes, the column that stands for a run, which need not be the same in other runs; None: they
+            show all their columns.
+        label: what the legend says of a column.
+        share: values lie from 0 to 1.
+        data: a column of the data's own values, which a single recipe is drawn beside.
+        ordered: columns are many and in an order, which shades show.
+        of_checkpoints: the columns are those of the figure's `checkpoints`, not of the metrics.
+    """
+
+    title: str
+    axis: str
+    columns: Callable[[pd.DataFrame], Sequence[str]]
+    one: Callable[[pd.DataFrame], str | None] | None = None
+    label: Callable[[str], str] = _words
+    share: bool = False
+    data: str | None = None
+    ordered: bool = False
+    of_checkpoints: bool = False
+
+    def draw(self, ax: Axes, runs: Runs) -> dict[str, Line2D]:
+        """Draw the runs.
+
+        Returns:
+            legend → its line, of the first runs that have it.
+        """
+        ax.set_title(self.title)
+        ax.set_xlabel("step")
+        ax.set_ylabel(self.axis)
+        if self.share:
+            ax.set_ylim(-0.03, 1.03)
+        handles: dict[str, Line2D] = {}
+        for index, (name, tables) in enumerate(runs.items()):
+            if not tables:
+                continue
+            if self.ordered:
+                self._draw_shades(ax, tables)
+            elif len(runs) == 1:
+                handles |= self._draw_columns(ax, tables)
+            else:
+                color, dash = _LINES[index % len(_LINES)]
+                for table, column in self._lines(tables):
+                    line = draw_seeds(ax, table, column, color=color, dash=dash, label=name)
+                    handles.setdefault(name, line)
+        ax.margins(x=0)
+        return handles
+
+    def _draw_columns(self, ax: Axes, tables: Sequence[pd.DataFrame]) -> dict[str, Line2D]:
+        """All columns of a single recipe."""
+        columns = self.columns(tables[0])
+        handles = {}
+        for place, column in enumerate(columns):
+            color, dash = _LINES[place % len(_LINES)]
+            # One recipe is named in the title; its name may be too long for a panel.
+            label = self.label(column) if len(columns) > 1 else "model"
+            handles[label] = draw_seeds(ax, tables, column, color=color, dash=dash, label=label)
+        if self.data is not None:
+            draw_seeds(ax, tables, self.data, color=_DATA_COLOR, dash=":", label="data")
+            ax.legend(loc="best", handlelength=2)
+        elif len(columns) > 1:
+            ax.legend(loc="best", handlelength=2, fontsize=5 if len(columns) > 5 else 6)
+        return handles
+
+    def _draw_shades(self, ax: Axes, tables: Sequence[pd.DataFrame]) -> None:
+        """Medians alone; the first and the last are named."""
+        from matplotlib import colormaps
+
+        shades, columns = colormaps["viridis"], self.columns(tables[0])
+        for index, column in enumerate(columns):
+            steps, middle, _, _ = over_seeds(tables, column)
+            label = self.label(column) if index in (0, len(columns) - 1) else None
+            shade = shades(0.95 * index / max(1, len(columns) - 1))
+            draw_line(ax, steps, middle, color=shade, linewidth=0.6, label=label)
+        ax.legend(loc="best", handlelength=1.5)
+
+    def _lines(self, tables: Sequence[pd.DataFrame]) -> list[tuple[list[pd.DataFrame], str]]:
+        """Of one recipe among several: the tables and the column of each line."""
+        if self.one is None:
+            return [(list(tables), column) for column in self.columns(tables[0])]
+        # Under one name, since it need not be the same column in all runs.
+        return [([table.assign(shown=table.get(self.one(table), np.nan)) for table in tables], "shown")]
+
+
+def draw_seeds(
+    ax: Axes, tables: Sequence[pd.DataFrame], column: str, *, color: Any, dash: Any, label: str
+) -> Line2D:
+    """Draw the median over seeds, and their spread as a band."""
+    steps, middle, low, high = over_seeds(tables, column)
+    line = draw_line(ax, steps, middle, color=color, linestyle=dash, linewidth=1.2, label=label)
+    if len(tables) > 1:
+        ax.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
+    return line
+
+
+def over_seeds(
+    runs: Sequence[pd.DataFrame], column: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Steps that every seed measured, and median, smallest and largest value over the seeds at each.
+
+    The line ends where the first seed does, since a median over fewer seeds would jump there.
+    """
+    together = pd.concat([run[["step", column]] for run in runs if column in run.columns])
+    grouped = together.groupby("step")[column]
+    table = grouped.agg(["median", "min", "max"])[grouped.size() == len(runs)]
+    steps, middle, low, high = (table.index, *(table[name] for name in ("median", "min", "max")))
+    return steps.to_numpy(), middle.to_numpy(), low.to_numpy(), high.to_numpy()

@@ -1,0 +1,66 @@
+"""The measures that the paper's figures show, one panel each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from mechplateau.metrics.course import progress_column, progress_columns
+from mechplateau.studies.panels import Panel
+from mechplateau.studies.plateau.summary import collapse_column
+
+
+def _beginning(prefix: str) -> Callable[[pd.DataFrame], list[str]]:
+    return lambda table: [name for name in table.columns if name.startswith(prefix)]
+
+
+def _without(prefix: str, begin: str = "") -> Callable[[str], str]:
+    return lambda column: begin + column.removeprefix(prefix).replace("_", " ")
+
+
+LOSS = Panel("Loss", "nats", lambda table: ["loss"])
+ACCURACY = Panel("Accuracy", "share right", lambda table: ["accuracy"], share=True)
+OUTPUTS = Panel(
+    "Accuracy of each output",
+    "share right",
+    _beginning("accuracy_out_"),
+    label=_without("accuracy_out_", "output "),
+    share=True,
+    ordered=True,
+)
+REPETITION = Panel(
+    "Repetition ρ", "share of pairs", lambda table: ["repetition"], share=True, data="repetition_data"
+)
+ENTROPY = Panel("Entropy of outputs", "nats", lambda table: ["entropy"], data="entropy_data")
+APM = Panel(
+    "Attention progress", "APM", progress_columns, one=progress_column, label=_without("apm_"), share=True
+)
+COS = Panel("Collapse", "COS", _beginning("cos_final"), one=collapse_column, label=_without("cos_"))
+ALPHA = Panel(
+    "Equal to the first output",
+    "α₁",
+    _beginning("alpha_1"),
+    one=lambda table: "alpha_1",
+    label=lambda column: column.removeprefix("alpha_1_").replace("alpha_1", "all").replace("_", " "),
+    share=True,
+)
+COUNTS = Panel("Values in right number", "share", lambda table: ["count_check"], share=True)
+PLACES = Panel("Collapse at every place", "COS", _beginning("cos_L"), label=_without("cos_"))
+
+_PROBES = {
+    "probe_authors": "authors' split",
+    "probe_ours": "our split",
+    "probe_shuffled": "shuffled labels",
+}
+PROBE = Panel(
+    "Probe of attn_out",
+    "test accuracy",
+    lambda table: list(_PROBES),
+    label=lambda column: _PROBES[column],
+    share=True,
+    of_checkpoints=True,
+)
+
+SIGNS = (LOSS, ACCURACY, REPETITION, APM, COS)
+TOKENS = (LOSS, ACCURACY, REPETITION, ENTROPY, APM, COS)

@@ -59,7 +59,9 @@ def _as_intervention(value: Any) -> Any:
 class TrainingConfig(Config):
     """How the model is trained: fresh data at every step, next-token cross-entropy over the whole sequence."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"stop_at", "pct_start", "div_factor", "final_div_factor"})
+    later: ClassVar[frozenset[str]] = frozenset(
+        {"decay", "stop_at", "pct_start", "div_factor", "final_div_factor"}
+    )
     unhashed: ClassVar[frozenset[str]] = frozenset({"stop_at"})
 
     steps: int = Field(400, ge=1, le=10**9)
@@ -78,8 +80,10 @@ class TrainingConfig(Config):
     betas: tuple[float, float] = (0.9, 0.999)
     """Adam's and AdamW's averages."""
     weight_decay: float = Field(0.0, ge=0)
-    """adamw: decoupled, on the linear layers' weights only; sgd, adam: L2, on all parameters; muon: decoupled,
+    """adamw: decoupled, on the parameters that `decay` says; sgd, adam: L2, on all parameters; muon: decoupled,
     on the matrices that Muon trains."""
+    decay: Literal["linear", "all"] = "linear"
+    """adamw only, which parameters decay: the linear layers' weights, or all."""
     momentum: float = Field(0.0, ge=0, lt=1)
     """sgd only."""
     muon_lr: float = Field(0.02, gt=0)

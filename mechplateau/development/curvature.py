@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mechplateau.development.data import Batches, as_batches, moved, seed_of
 from mechplateau.development.weights import Losses, Model, Parts, WeightedLoss
@@ -83,7 +84,8 @@ def hessian(
             f"got {top}, {probes} and {batches}"
         )
     source = as_batches(data)
-    with point.quiet():
+    # Fused attention has no second derivative; torch's plain one has.
+    with point.quiet(), sdpa_kernel(SDPBackend.MATH):
         product = _Product(point, [moved(source.batch(step), point.device) for step in range(batches)])
         values = _largest(product, top, tolerance, seed) if top else ()
         signs = torch.Generator().manual_seed(seed_of(seed, _PROBES))

@@ -53,7 +53,7 @@ def out_of_distribution(
     values = {}
     for what in ("inputs", "tasks"):
         for g in factors:
-            changed = scaled(batch, what, g)  # type: ignore[arg-type]
+            changed = scaled(batch, what, g)
             found = torch.cat([model(inputs) for inputs in changed.inputs.split(512)])
             error = float((found - changed.targets).square().mean())
             name = f"ood_{what}_x{g:g}"

@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from mechplateau.models import attention_only_kind as attention_only_kind  # registers its kind
 from mechplateau.models import gpt as gpt  # registers its kind
+from mechplateau.models import regressor_kind as regressor_kind  # registers its kind
 from mechplateau.models.config import AttentionKind, ModelConfig, ModelConfigBase
 from mechplateau.models.kinds import ModelKind, model_kinds, register_model_kind
 from mechplateau.models.records import Observation, Trainable, locations

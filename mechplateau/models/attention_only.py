@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import torch
@@ -121,7 +121,19 @@ class AttentionOnly(LabeledTokens, WatchedHooks):
             block.ln1 = FusedLayerNorm(self.cfg)
             self.blocks[layer] = block
         self.ln_final = FusedLayerNorm(self.cfg)
+        self._labels: Sequence[str] | Callable[[], Sequence[str]] | None = None
         self.setup()
+
+    @property
+    def token_labels(self) -> Sequence[str] | None:
+        """A label for each token of the vocabulary; None where there are none."""
+        if callable(self._labels):
+            self._labels = self._labels()
+        return self._labels
+
+    @token_labels.setter
+    def token_labels(self, labels: Sequence[str] | Callable[[], Sequence[str]] | None) -> None:
+        self._labels = labels
 
     def to(self, *args: Any, print_details: bool = True, **kwargs: Any) -> Self:
         """As PyTorch's (`print_details` has no effect: nothing is printed)."""
@@ -152,7 +164,7 @@ def build_attention_only(
     n_ctx: int,
     generator: torch.Generator | None = None,
     device: str | torch.device = "cpu",
-    token_labels: Sequence[str] | None = None,
+    token_labels: Sequence[str] | Callable[[], Sequence[str]] | None = None,
 ) -> AttentionOnly:
     """A freshly initialized model: every weight N(0, (0.8/√d_model)²), biases 0, LayerNorms 1 and 0.
 
@@ -162,7 +174,7 @@ def build_attention_only(
         n_ctx: longest sequence.
         generator: a CPU generator, so that a seed gives the same weights on every device; None: seed 0.
         device: where the model is put.
-        token_labels: what `model.to_str_tokens` shows for each token.
+        token_labels: what `model.to_str_tokens` shows for each token, or a function that tells it when it is asked.
     """
     model = AttentionOnly(config, vocab_size, n_ctx, device)
     model.token_labels = token_labels

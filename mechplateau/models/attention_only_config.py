@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from mechplateau.schema import Config
+from mechplateau.models.config import ModelConfigBase
 
 
-class AttentionOnlyConfig(Config):
+class AttentionOnlyConfig(ModelConfigBase):
     """Layers of softmax attention without MLPs, with positions that only queries and keys read (Shortformer).
 
     The defaults are arXiv 2402.02364's. Weights start as N(0, (0.8/√d_model)²), biases at 0.

@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from mechplateau.schema import Config
+from mechplateau.models.config import ModelConfigBase
 
 
-class RegressorConfig(Config):
+class RegressorConfig(ModelConfigBase):
     """A pre-LayerNorm transformer for in-context regression; the defaults are arXiv 2402.02364's."""
 
     kind: Literal["regressor"] = "regressor"

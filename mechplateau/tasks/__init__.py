@@ -5,6 +5,7 @@ from mechplateau.tasks.base import TaskBase, register_task, task_class, task_nam
 from mechplateau.tasks.concat import ConcatenatedWindows
 from mechplateau.tasks.copying import Copy, Reverse
 from mechplateau.tasks.histogram import Histogram
+from mechplateau.tasks.in_context_regression import InContextRegression, RegressionBatch
 from mechplateau.tasks.mws import MovingWindowSum
 from mechplateau.tasks.permutation import Permutation
 from mechplateau.tasks.prefix import PrefixSum
@@ -21,22 +22,26 @@ from mechplateau.tasks.sequence import (
     sequences,
     targets_of,
 )
+from mechplateau.tasks.text import Text
 
 __all__ = [
     "Addition",
     "ConcatenatedWindows",
     "Copy",
     "Histogram",
+    "InContextRegression",
     "MovingWindowSum",
     "OneOutputPerInput",
     "Permutation",
     "PrefixSum",
+    "RegressionBatch",
     "Repeat",
     "Reverse",
     "SequenceTask",
     "Target",
     "Task",
     "TaskBase",
+    "Text",
     "mask_of",
     "pairs_among",
     "register_task",

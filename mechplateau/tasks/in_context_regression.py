@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -15,6 +15,19 @@ from torch import Tensor
 from mechplateau.metrics.regression import finite_prior_predictions, ridge_predictions
 from mechplateau.objectives import Batch, Objective, SquaredError
 from mechplateau.tasks.base import TaskBase, register_task
+
+
+def _one_cycle(steps: int, lr: float) -> dict[str, Any]:
+    """The paper's schedule, from a rate of nearly 0 up to `lr` at half of the steps and down again."""
+    factor = steps / 2 - 1
+    return {
+        "steps": steps,
+        "lr": lr,
+        "schedule": "one_cycle",
+        "pct_start": 0.5,
+        "div_factor": factor,
+        "final_div_factor": factor,
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +70,22 @@ class InContextRegression(TaskBase):
     tasks_seed: int = Field(0, ge=0, lt=2**63)
     """Seed of the M tasks, which are the same in all runs."""
 
-    default_model: ClassVar = {"kind": "regressor"}
+    model_kinds: ClassVar = ("regressor",)
+    default_training: ClassVar = {"optimizer": "adam", "lr": 0.003, "batch_size": 256}
+    default_evaluation: ClassVar = {"at": "checkpoints", "samples": 2048}
+    presets: ClassVar = {
+        "lr-true": {
+            "training": _one_cycle(500_000, 0.003),
+            "checkpoints": {"log_spaced": 100, "linear_spaced": 100, "rounding": "down"},
+        },
+        "lr-fast": {
+            "training": {**_one_cycle(62_500, 0.024), "batch_size": 128, "stop_at": 3000},
+            "checkpoints": {"log_spaced": 60},
+        },
+    }
+    """lr-true: the paper's schedule, whose 190 checkpoints are the released curves' steps; about 35 ms a step on one
+    thread, so give training.stop_at (12221: seven minutes) or run it on a GPU. lr-fast: eight times the rate on an
+    eighth of the steps, so that step s is about the paper's 8s: about a minute, the first two stages only."""
 
     @property
     def objective(self) -> Objective:
@@ -100,6 +128,14 @@ class InContextRegression(TaskBase):
             return None
         return finite_prior_predictions(batch.x, batch.targets, self.tasks(batch.inputs.device), self.noise)
 
+    def evaluation_batch(
+        self, n: int, generator: torch.Generator | None = None, device: str | torch.device = "cpu"
+    ) -> RegressionBatch:
+        """A fixed set of contexts, the same at every step of every run of this task."""
+        batch = self.batch(n, torch.Generator().manual_seed(_EVALUATION_SEED))
+        assert isinstance(batch, RegressionBatch)
+        return batch.to(device)
+
     def _batch(self, n: int, generator: torch.Generator, device: torch.device) -> RegressionBatch:
         if self.n_tasks is None:
             w = torch.randn(n, self.d, generator=generator, device=device)
@@ -119,6 +155,9 @@ def context_of(
     tokens[:, ::2, 1:] = x
     tokens[:, 1::2, 0] = y
     return RegressionBatch(tokens, y, w)
+
+
+_EVALUATION_SEED = 20_240_202
 
 
 @lru_cache(maxsize=4)

@@ -25,6 +25,9 @@ from mechplateau.tasks.corpus import (
     library_texts,
 )
 
+_SMALL = {"n_layers": 2, "n_heads": 4, "d_model": 64}
+_WARMED = {"schedule": "warmup", "warmup_steps": 20}
+
 
 @register_task
 class Text(TaskBase):
@@ -57,7 +60,33 @@ class Text(TaskBase):
     segment: tuple[int, int] = (8, 31)
     """Least and greatest length of such a segment."""
 
-    default_model: ClassVar = {"kind": "attention_only"}
+    model_kinds: ClassVar = ("attention_only",)
+    default_training: ClassVar = {"optimizer": "adamw", "weight_decay": 0.05, "decay": "all"}
+    presets: ClassVar = {
+        "lm-bigram": {
+            "task": {"text_bytes": 8_500_000},
+            "model": _SMALL,
+            "training": {**_WARMED, "steps": 3000, "lr": 0.003, "batch_size": 16},
+            "evaluation": {"log_spaced": 30, "every": 60},
+            "checkpoints": {"every": 250},
+        },
+        "lm-induction": {
+            "task": {"text_bytes": 8_500_000, "n_ctx": 64, "repeated": 0.5},
+            "model": _SMALL,
+            "training": {**_WARMED, "steps": 2000, "lr": 0.005, "batch_size": 32},
+            "evaluation": {"log_spaced": 20, "every": 50},
+            "checkpoints": {"every": 125},
+        },
+        "lm-paper": {
+            "task": {"n_ctx": 1024, "vocab_size": 5000, "wide_vocab_size": 50_000},
+            "training": {"steps": 50_000, "lr": 0.001, "batch_size": 100},
+            "evaluation": {"every": 100},
+            "checkpoints": {"every": 500},
+        },
+    }
+    """lm-bigram: bigrams, then n-grams with positions, in about two minutes on one thread. lm-induction: the same with
+    repeated rows, and an induction head at the end, in about a minute. lm-paper: the paper's sizes, for a GPU and a
+    folder with much text."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -109,6 +138,12 @@ class Text(TaskBase):
         """What to show for each token of the vocabulary."""
         return self.corpus().labels
 
+    def evaluation_batch(
+        self, n: int, generator: torch.Generator | None = None, device: str | torch.device = "cpu"
+    ) -> TokenBatch:
+        """A fixed set of rows of text that is not trained on, the same at every step of every run of this task."""
+        return self.held_out(n, torch.Generator().manual_seed(_EVALUATION_SEED)).to(device)
+
     def held_out(self, n: int, generator: torch.Generator, device: torch.device | str = "cpu") -> TokenBatch:
         """Rows of the part of the text that is not trained on."""
         return TokenBatch(self._windows(self.corpus().test, n, generator, torch.device(device)))
@@ -145,6 +180,9 @@ class Text(TaskBase):
         starts = torch.randint(last + 1, (n, 1), generator=generator, device=device)
         places = starts + torch.arange(self.n_ctx, device=device)
         return _after_end(tokens.to(device)[places])
+
+
+_EVALUATION_SEED = 20_240_202
 
 
 def _after_end(tokens: Int[Tensor, "n length"]) -> Int[Tensor, "n row"]:

@@ -19,8 +19,9 @@ def build_optimizer(
     With `capturable` (Adam and AdamW on a CUDA device), a CUDA graph can hold its step: learning rates are then
     tensors on the device, changed in place by `set_learning_rate`.
 
-    AdamW decays the weights of linear layers only (names beginning with W_, the embeddings left out); Adam's
-    and SGD's decay is L2 on everything. Adam and AdamW run fused. Muon: see `mechplateau.training.muon`.
+    AdamW decays the weights of linear layers only (names beginning with W_, the embeddings left out), or with
+    `decay: all` everything; Adam's and SGD's decay is L2 on everything. Adam and AdamW run fused. Muon: see
+    `mechplateau.training.muon`.
     """
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     everything = [parameter for _, parameter in named]
@@ -40,9 +41,10 @@ def build_optimizer(
             fused=True,
             capturable=capturable,
         )
+    decayed = {name for name, _ in named if config.decay == "all" or is_linear_weight(name)}
     groups = [
-        {"params": [p for name, p in named if is_linear_weight(name)], "weight_decay": config.weight_decay},
-        {"params": [p for name, p in named if not is_linear_weight(name)], "weight_decay": 0.0},
+        {"params": [p for name, p in named if name in decayed], "weight_decay": config.weight_decay},
+        {"params": [p for name, p in named if name not in decayed], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=rate, betas=config.betas, fused=True, capturable=capturable)
 

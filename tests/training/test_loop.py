@@ -125,14 +125,18 @@ def _stopped_at(config, runs_dir, step):
     assert load_run(runs_dir / config.run_name).status == "interrupted"
 
 
-def test_adamw_decays_linear_weights_only(tmp_path):
+@pytest.mark.parametrize("decay", ["linear", "all"])
+def test_adamw_decays_linear_weights_only_or_everything(tmp_path, decay):
     """With a gradient of zero everywhere only decay moves weights; here: compare with and without decay."""
-    plain = train(tiny(training={"steps": 1, "optimizer": "adamw"}), runs_dir=tmp_path)
-    decayed = train(tiny(training={"steps": 1, "optimizer": "adamw", "weight_decay": 0.5}), runs_dir=tmp_path)
+    settings = {"steps": 1, "optimizer": "adamw", "decay": decay}
+    plain = train(tiny(training=settings), runs_dir=tmp_path)
+    decayed = train(tiny(training={**settings, "weight_decay": 0.5}), runs_dir=tmp_path)
     before, one, other = plain.weights(0), plain.weights(1), decayed.weights(1)
     for name in one:
         linear = ".W_" in name and not name.startswith(("embed", "pos_embed"))
-        expected = one[name] - (1e-2 * 0.5 * before[name] if linear else 0)
+        frozen = name == "unembed.b_U"
+        moves = linear or (decay == "all" and not frozen)
+        expected = one[name] - (1e-2 * 0.5 * before[name] if moves else 0)
         torch.testing.assert_close(other[name], expected, rtol=1e-5, atol=1e-7)
 
 

@@ -14,6 +14,7 @@ from .attention import (
     Listed,
     Offsets,
     PositionSet,
+    as_set,
     linear_attention,
     softmax_attention,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "PositionSet",
     "apm",
     "apm_per_sample",
+    "as_set",
     "backend_report",
     "linear_attention",
     "mean_pairwise_cosine",

@@ -6,14 +6,15 @@ Both keep TransformerLens's parameters and hook points. In the order of the hook
     pattern = scores (linear) or softmax     → × c on the intervention's Ω → hook_pattern
     z = pattern · V                          → hook_z
 
-*Fused unless observed*: while neither `hook_attn_scores` nor `hook_pattern` carries a hook, linear attention
-runs in one fused operation and the map is never built; with a hook, the map is explicit and an edit of it
-takes effect. Both paths agree to 1e-6.
+*Fused unless observed*: while neither `hook_attn_scores` nor `hook_pattern` carries a hook, attention runs in one
+fused operation (softmax beyond `SHORT` positions), whose memory grows with the length and not with its square; with a
+hook, the map is explicit and an edit of it takes effect. Both paths agree to 1e-6.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,8 @@ from mechplateau.models.table import Rows
 from mechplateau.models.watching import Watch, honors_hooks, observed
 
 _BUFFERS = ("mask", "IGNORE")
+SHORT = 64
+"""Up to here softmax attention always builds its map, which is small and as fast."""
 
 
 class MaskedAttention(Attention):
@@ -127,12 +130,11 @@ class MaskedAttention(Attention):
         whole = offset == 0 and (padding is None or bool(padding.all()))
         if record is not None:
             record.keys, record.values = k, v
-        if whole and self._fusible() and not (record is not None and record.keep_pattern):
-            out = mk.linear_attention(
+        if whole and self._fusible(q.shape[1]) and not (record is not None and record.keep_pattern):
+            out = self.fused(
                 q,
                 k,
                 v,
-                scale=1.0 / self.attn_scale,
                 intervene=entries,
                 c=self.scale_factor,
                 metric_sets=() if record is None else record.metric_sets,
@@ -159,12 +161,22 @@ class MaskedAttention(Attention):
             self._fill(record, pattern)
         return (pattern @ v.transpose(1, 2)).transpose(1, 2)
 
-    def _fusible(self) -> bool:
-        return False
+    @abstractmethod
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> mk.AttentionOutput:
+        """Causal attention without its map; options as the operation's."""
+
+    @abstractmethod
+    def _fusible(self, pos: int) -> bool:
+        """Whether nobody looks at the map, and it is worth leaving out."""
 
     def _by_sums(self, q: Tensor, cache) -> Tensor | None:
         """z of a new token from what the cache keeps summed; None where that is not what is asked for."""
-        if not self._fusible() or self.record is not None or not hasattr(cache, "linear"):
+        if (
+            not isinstance(self, LinearAttention)
+            or not self._fusible(1)
+            or self.record is not None
+            or not hasattr(cache, "linear")
+        ):
             return None
         if self.scale_set is not None and self.scale_factor != 1.0:
             return None
@@ -197,7 +209,7 @@ class MaskedAttention(Attention):
         record.row_mass = size.sum(-1)
         masses = []
         for entries in record.metric_sets:
-            mask = entries if entries.dim() == 2 else entries[:, None]
+            mask = mk.as_set(entries).dense(size.shape[-1]).to(size.device)[:, None]
             masses.append(torch.where(mask, size, 0.0).sum(-1))
         empty = size.new_zeros(*size.shape[:2], 0, size.shape[2])
         record.set_mass = torch.stack(masses, dim=2) if masses else empty
@@ -224,7 +236,10 @@ class LinearAttention(MaskedAttention):
         for name in _BUFFERS:
             self.register_buffer(name, getattr(self, name), persistent=False)
 
-    def _fusible(self) -> bool:
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> mk.AttentionOutput:
+        return mk.linear_attention(q, k, v, scale=1.0 / self.attn_scale, **options)
+
+    def _fusible(self, pos: int) -> bool:
         return not observed(self.hook_attn_scores, self.hook_pattern)
 
     def mask_scores(self, scores: Tensor, allowed: Tensor) -> Tensor:
@@ -241,6 +256,15 @@ class SoftmaxAttention(MaskedAttention):
         """As torch's; the two buffers may be there or not, in any size (older versions save a whole mask)."""
         state_dict.update({prefix + name: getattr(self, name) for name in _BUFFERS})
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> mk.AttentionOutput:
+        cap = self.cfg.attn_scores_soft_cap
+        return mk.softmax_attention(
+            q, k, v, scale=1.0 / self.attn_scale, soft_cap=cap if cap > 0 else None, **options
+        )
+
+    def _fusible(self, pos: int) -> bool:
+        return pos > SHORT and not observed(self.hook_attn_scores, self.hook_pattern)
 
     def mask_scores(self, scores: Tensor, allowed: Tensor) -> Tensor:
         return scores.masked_fill(~allowed, -torch.inf)

@@ -11,6 +11,7 @@ from torch import Tensor
 from mechplateau.errors import UserError
 from mechplateau.models.records import AttentionRecord, Observation, hook_of
 from mechplateau.models.tokens import require_tokens
+from mechplateau_kernels import PositionSet
 
 if TYPE_CHECKING:
     from mechplateau.models.transformer import PlateauTransformer
@@ -20,7 +21,7 @@ def observe(
     model: PlateauTransformer,
     tokens: Int[Tensor, "batch pos"],
     *,
-    metric_sets: Mapping[int, Sequence[Tensor]] | None = None,
+    metric_sets: Mapping[int, Sequence[Tensor | PositionSet]] | None = None,
     at: Iterable[str] = ("final",),
     keep_patterns: bool = False,
 ) -> Observation:
@@ -31,8 +32,8 @@ def observe(
     Args:
         model: with its trained weights (not folded: hidden states would be others).
         tokens: what the model sees, `[batch, pos]`.
-        metric_sets: layer → sets of attention entries whose mass is wanted, bool `[query, key]` or
-            `[batch, query, key]`.
+        metric_sets: layer → sets of attention entries whose mass is wanted, each a `mechplateau_kernels` set or bool
+            `[query, key]` or `[batch, query, key]`.
         at: locations of hidden states.
         keep_patterns: also keep each layer's attention map.
 

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechplateau.errors import UserError
+from mechplateau_kernels import PositionSet
 
 if TYPE_CHECKING:
     from mechplateau.models.table import Table
@@ -25,7 +26,8 @@ class AttentionRecord:
     """Placed on an attention component, it is filled by the next forward pass.
 
     Attributes:
-        metric_sets: sets whose mass is wanted, each bool `[query, key]` or `[batch, query, key]`.
+        metric_sets: sets whose mass is wanted, each a `mechplateau_kernels` set or bool `[query, key]` or
+            `[batch, query, key]`.
         keep_pattern: whether the map is wanted as well (it is then built).
         row_mass: Σ_j |A_ij|, `[batch, head, query]`.
         set_mass: Σ_{j ∈ set} |A_ij|, `[batch, head, set, query]`.
@@ -34,7 +36,7 @@ class AttentionRecord:
         table: the first layer's table, where queries, keys and values were looked up.
     """
 
-    metric_sets: tuple[Tensor, ...] = ()
+    metric_sets: tuple[Tensor | PositionSet, ...] = ()
     keep_pattern: bool = False
     row_mass: Tensor | None = field(default=None, init=False)
     set_mass: Tensor | None = field(default=None, init=False)
@@ -93,7 +95,7 @@ class Trainable(Protocol):
         self,
         tokens: Int[Tensor, "batch pos"],
         *,
-        metric_sets: Mapping[int, Sequence[Tensor]] | None = None,
+        metric_sets: Mapping[int, Sequence[Tensor | PositionSet]] | None = None,
         at: Iterable[str] = ("final",),
         keep_patterns: bool = False,
     ) -> Observation:

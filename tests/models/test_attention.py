@@ -9,8 +9,11 @@ import pytest
 import torch
 from transformer_lens.components import Attention
 
+import mechplateau_kernels as mk
 from mechplateau.models import observe
 from mechplateau.models.attention import SoftmaxAttention
+
+from .conftest import make_model
 
 SCORES, PATTERN = "blocks.0.attn.hook_attn_scores", "blocks.0.attn.hook_pattern"
 
@@ -243,3 +246,53 @@ def test_masses_are_sums_of_the_scaled_pattern(model, tokens, keep_patterns):
     torch.testing.assert_close(record.set_mass[:, :, 1], (size * own[:, None]).sum(-1), rtol=1e-5, atol=1e-6)
     assert (record.pattern is not None) == keep_patterns
     assert seen.records[1].set_mass.shape == (3, 2, 0, 8)
+
+
+def long_model(attention):
+    """With more positions than the map is built for."""
+    tokens = torch.randint(0, 11, (2, 100), generator=torch.Generator().manual_seed(1))
+    return make_model(attention, n_ctx=100), tokens
+
+
+def nothing_built(*_):
+    raise AssertionError("a map was built")
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("name", [SCORES, PATTERN])
+def test_a_long_sequence_builds_no_map_unless_it_is_looked_at(attention, name, monkeypatch):
+    model, tokens = long_model(attention)
+    model.blocks[0].attn.scale_on(torch.ones(100, 100).tril(-30).bool(), 2.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(model.blocks[0].attn), "scores_to_pattern", nothing_built)
+        fused = model(tokens)
+        fused.square().sum().backward()
+    of_fused = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    model.zero_grad()
+    hooked = model.run_with_hooks(tokens, fwd_hooks=[(name, no_op)])
+    torch.testing.assert_close(hooked, fused, rtol=0, atol=1e-6)
+    hooked.square().sum().backward()
+    of_hooked = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    largest = max(y.abs().max().item() for y in of_hooked)
+    for x, y in zip(of_fused, of_hooked, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-6 * largest)
+
+    def double(activation, hook):
+        return activation * 2
+
+    edited = model.run_with_hooks(tokens, fwd_hooks=[(name, double)])
+    assert (edited - fused).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("length", [8, 100])
+def test_masses_on_sets_by_structure(attention, length):
+    model, tokens = long_model(attention)
+    tokens = tokens[:, :length]
+    sets = [mk.Offsets(1, 1), mk.First(1), mk.Codes(tokens, tokens)]
+    fused = observe(model, tokens, metric_sets={0: sets}).records[0]
+    seen = observe(model, tokens, metric_sets={0: sets}, keep_patterns=True).records[0]
+    torch.testing.assert_close(fused.set_mass, seen.set_mass, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        seen.set_mass[:, :, 0, 1:], seen.pattern.diagonal(-1, 2, 3).abs(), rtol=1e-5, atol=1e-6
+    )

@@ -2,7 +2,7 @@
 
 from .linear import linear_attention
 from .results import AttentionOutput, AttentionOutputWithStatistics
-from .sets import Codes, Entries, First, Listed, Offsets, PositionSet
+from .sets import Codes, Entries, First, Listed, Offsets, PositionSet, as_set
 from .softmax import softmax_attention
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Listed",
     "Offsets",
     "PositionSet",
+    "as_set",
     "linear_attention",
     "softmax_attention",
 ]

@@ -12,6 +12,7 @@
 | what can be read at a place? | `probe` | one forward and a fit |
 | which head could read which? | `composition_scores` | milliseconds |
 | … and does it matter? | `composition_scores(model, tokens)`, `edge_effects` | a forward an edge |
+| what does each head attend to? | `attention_scores`, `attention_sets`, `repeated_tokens` | one forward, no map |
 | which tokens attend to which, and what does it do? | `qk_circuit`, `ov_circuit` | milliseconds |
 | does learned attention remove the plateau? | `transferred`, `plateau_left`, `transfer_matrix` | training runs |
 | … and over training? | `over_run(run, tool, …)` | the tool's, times the checkpoints |
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mechplateau.circuits.ablation import ablate_attention, ablate_heads, target_entries
+    from mechplateau.circuits.attending import attention_scores
     from mechplateau.circuits.attribution import Attribution, attribute_logits
     from mechplateau.circuits.composition import composition_scores
     from mechplateau.circuits.edges import edge_effects
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from mechplateau.circuits.progress import Progress
     from mechplateau.circuits.scoring import Scores, score
     from mechplateau.circuits.sweep import PatchResult, patch_sweep
+    from mechplateau.circuits.token_sets import attention_sets, repeated_tokens
     from mechplateau.circuits.transfer import (
         PlateauLeft,
         TransferMatrix,
@@ -61,6 +64,8 @@ _HOMES = {
     "ablate_heads": "ablation",
     "ablate_positions": "positions",
     "activations": "patching",
+    "attention_scores": "attending",
+    "attention_sets": "token_sets",
     "attribute_logits": "attribution",
     "components": "parameter_patching",
     "composition_scores": "composition",
@@ -72,6 +77,7 @@ _HOMES = {
     "plateau_left": "transfer",
     "probe": "probing",
     "qk_circuit": "vocabulary",
+    "repeated_tokens": "token_sets",
     "run_edited": "editing",
     "run_patched": "patching",
     "score": "scoring",
@@ -92,6 +98,8 @@ __all__ = [
     "ablate_heads",
     "ablate_positions",
     "activations",
+    "attention_scores",
+    "attention_sets",
     "attribute_logits",
     "components",
     "composition_scores",
@@ -103,6 +111,7 @@ __all__ = [
     "plateau_left",
     "probe",
     "qk_circuit",
+    "repeated_tokens",
     "run_edited",
     "run_patched",
     "score",

@@ -28,6 +28,7 @@ from mechplateau.models.table import Rows
 from mechplateau.models.watching import Watch, honors_hooks, observed
 
 _BUFFERS = ("mask", "IGNORE")
+Fused = mk.AttentionOutput | mk.AttentionOutputWithStatistics
 SHORT = 64
 """Up to here softmax attention always builds its map, which is small and as fast."""
 
@@ -162,7 +163,7 @@ class MaskedAttention(Attention):
         return (pattern @ v.transpose(1, 2)).transpose(1, 2)
 
     @abstractmethod
-    def fused(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> mk.AttentionOutput:
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Fused:
         """Causal attention without its map; options as the operation's."""
 
     @abstractmethod
@@ -236,7 +237,7 @@ class LinearAttention(MaskedAttention):
         for name in _BUFFERS:
             self.register_buffer(name, getattr(self, name), persistent=False)
 
-    def fused(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> mk.AttentionOutput:
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Fused:
         return mk.linear_attention(q, k, v, scale=1.0 / self.attn_scale, **options)
 
     def _fusible(self, pos: int) -> bool:
@@ -257,7 +258,7 @@ class SoftmaxAttention(MaskedAttention):
         state_dict.update({prefix + name: getattr(self, name) for name in _BUFFERS})
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
-    def fused(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> mk.AttentionOutput:
+    def fused(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Fused:
         cap = self.cfg.attn_scores_soft_cap
         return mk.softmax_attention(
             q, k, v, scale=1.0 / self.attn_scale, soft_cap=cap if cap > 0 else None, **options

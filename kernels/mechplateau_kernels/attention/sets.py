@@ -75,6 +75,11 @@ class PositionSet:
         changes = {name: x.to(device) for name in _TENSORS if (x := getattr(self, name)) is not None}
         return replace(self, **changes)
 
+    def of_samples(self, samples: slice) -> PositionSet:
+        """The same set for some of the samples."""
+        own = {name: x for name in _TENSORS if (x := getattr(self, name)) is not None and x.shape[0] > 1}
+        return replace(self, **{name: x[samples] for name, x in own.items()})
+
     def __and__(self, other: PositionSet) -> PositionSet:
         """The entries that are in both."""
         if not isinstance(other, PositionSet):

@@ -87,23 +87,31 @@ def train(
     cuda_graph: Annotated[
         bool, typer.Option("--cuda-graph", help="Run updates and measurements as CUDA graphs (adam, adamw).")
     ] = False,
-    with_parent: Annotated[int | None, typer.Option("--with-parent", hidden=True)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the run's folder only.")] = False,
 ) -> None:
     """Train a run to its end, or go on with it; a finished one is left as it is.
 
     Ctrl-C saves; the same command goes on.
     """
-    if with_parent is not None:
-        from mechplateau.training.sweep import stop_with_parent
-
-        stop_with_parent(with_parent)
     config = _config(source, preset, set_, seed)
     run = _train(config, device, runs_dir, threads, tracker or [], quiet, cuda_graph)
     if quiet:
         print(run.path)
     else:
         _print_run(run)
+
+
+@app.command(hidden=True)
+def job(with_parent: Annotated[int, typer.Option("--with-parent")]) -> None:
+    """Do a job that the calling process writes to standard input."""
+    from mechplateau.training import RunInterrupted
+    from mechplateau.training.executor import perform, stop_with_parent
+
+    stop_with_parent(with_parent)
+    try:
+        perform(sys.stdin.buffer)
+    except RunInterrupted as interruption:
+        _fail(str(interruption), 130)
 
 
 @app.command()
@@ -176,7 +184,8 @@ def sweep(
 ) -> None:
     """Run every combination of settings and seeds; finished runs are skipped, failed ones do not stop the others."""
     from mechplateau.console import sweep_progress
-    from mechplateau.training.sweep import cores, expand
+    from mechplateau.training.executor import cores
+    from mechplateau.training.sweep import expand
     from mechplateau.training.sweep import sweep as run_sweep
 
     if seeds is not None and seeds < 1:
@@ -311,23 +320,23 @@ def _train(
     from mechplateau.runs.record import is_finished
     from mechplateau.training import RunInterrupted, train
     from mechplateau.training.loop import check_request
-    from mechplateau.training.trackers import Tracker
+    from mechplateau.training.trackers import mirrored
 
     _check_trackers(trackers)
     check_request(config, device, threads, cuda_graph)
     if device == "cpu":
         _expect_cpu()
-    finished = is_finished(Layout(runs_dir / config.run_name), config)
+    folder = runs_dir / config.run_name
+    finished = is_finished(Layout(folder), config)
     if not finished:
         # What takes seconds to import, before anything is drawn that Ctrl-C would leave on the screen.
         import mechplateau.models.transformer  # noqa: F401
-    with ExitStack() as stack:
-        listeners: list[Any] = []
-        if not quiet:
-            listeners.append(stack.enter_context(training_progress(config)))
-        mirrors = [Tracker(name, config, runs_dir / config.run_name) for name in trackers if not finished]
-        listeners += mirrors
-        try:
+    try:
+        with ExitStack() as stack:
+            listeners: list[Any] = []
+            if not quiet:
+                listeners.append(stack.enter_context(training_progress(config)))
+            listeners += stack.enter_context(mirrored([] if finished else trackers, config, folder))
             return train(
                 config,
                 runs_dir=runs_dir,
@@ -336,14 +345,8 @@ def _train(
                 listeners=listeners,
                 cuda_graph=cuda_graph,
             )
-        except RunInterrupted as interruption:
-            stack.close()
-            _fail(str(interruption), 130)
-        finally:
-            for mirror in mirrors:
-                mirror.close()
-                if mirror.notice:
-                    print(mirror.notice, file=sys.stderr)
+    except RunInterrupted as interruption:
+        _fail(str(interruption), 130)
 
 
 def _expect_cpu() -> None:

@@ -174,8 +174,8 @@ def _request(
 ) -> _Request:
     """Check everything before anything is trained, so that hours of it are not followed by a figure that cannot be
     written."""
+    from mechplateau.training.executor import cores
     from mechplateau.training.loop import MOST_THREADS
-    from mechplateau.training.sweep import cores
 
     _scale(study, figures, scale)
     if jobs < 1:

@@ -102,10 +102,15 @@ def register_intervention(cls: type[_Kind]) -> type[_Kind]:
     return cls
 
 
+def intervention_kinds() -> tuple[str, ...]:
+    """The registered names, sorted."""
+    return tuple(sorted(_REGISTRY))
+
+
 def intervention_class(kind: object) -> type[Intervention]:
     """The class registered under `kind`; ConfigError lists the known ones otherwise."""
     if not isinstance(kind, str) or kind not in _REGISTRY:
-        raise ConfigError(f"kind: unknown intervention {kind!r}; known: {', '.join(sorted(_REGISTRY))}")
+        raise ConfigError(f"kind: unknown intervention {kind!r}; known: {', '.join(intervention_kinds())}")
     return _REGISTRY[kind]
 
 

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import os
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mechplateau.config import RunConfig
-from mechplateau.errors import ConfigError, UserError
+from mechplateau.errors import ConfigError
 from mechplateau.paths import local_path
 from mechplateau.runs.layout import Layout
 from mechplateau.runs.record import is_finished
 from mechplateau.schema import override
-from mechplateau.training.interrupt import terminable
-
-_PR_SET_PDEATHSIG = 1
-
-Outcome = Literal["finished", "skipped", "failed"]
+from mechplateau.training.executor import Job, JobResult, Outcome, job_function, submit
+from mechplateau.training.loop import train
+from mechplateau.training.trackers import mirrored
 
 
 @dataclass(frozen=True)
@@ -98,80 +89,33 @@ def sweep(
     """
     if jobs < 1:
         raise ConfigError(f"jobs: expected at least 1, got {jobs}")
-    runs_dir = local_path(runs_dir)
-    children: set[subprocess.Popen[str]] = set()
-    stopping = threading.Event()
+    root = local_path(runs_dir)
+    of_folder = {root / config.run_name: config for config in configs}
 
-    def one(config: RunConfig) -> SweepResult:
-        path = runs_dir / config.run_name
-        try:
-            finished = is_finished(Layout(path), config)
-        except UserError as error:
-            result = SweepResult(config, path, "failed", str(error))
-            on_result(result)
-            return result
-        if finished:
-            result = SweepResult(config, path, "skipped")
-        elif stopping.is_set():
-            return SweepResult(config, path, "failed", "interrupted")
-        else:
-            result = _run(config, path, children, runs_dir, threads, device, tracker)
-        on_result(result)
-        return result
+    def result_of(done: JobResult) -> SweepResult:
+        return SweepResult(of_folder[done.job.folder], done.job.folder, done.outcome, done.message)
 
-    with ThreadPoolExecutor(jobs) as pool, terminable():
-        try:
-            return list(pool.map(one, configs))
-        except BaseException:
-            # Each child saves and stops; a second run of this command goes on with them.
-            stopping.set()
-            for child in list(children):
-                child.terminate()
-            raise
-
-
-def _run(
-    config: RunConfig,
-    path: Path,
-    children: set[subprocess.Popen[str]],
-    runs_dir: Path,
-    threads: int,
-    device: str,
-    tracker: Sequence[str],
-) -> SweepResult:
-    command = [sys.executable, "-m", "mechplateau", "train", "-", "--runs-dir", str(runs_dir)]
-    command += ["--threads", str(threads), "--device", device, "--quiet"]
-    command += ["--with-parent", str(os.getpid())]
-    command += [part for name in tracker for part in ("--tracker", name)]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    given = {"device": device, "tracker": list(tracker)}
+    results = submit(
+        [
+            Job("train", {"config": config.data(), **given}, root / config.run_name, threads)
+            for config in configs
+        ],
+        workers=jobs,
+        finished=lambda job: is_finished(Layout(job.folder), of_folder[job.folder]),
+        on_result=lambda done: on_result(result_of(done)),
     )
-    children.add(process)
-    try:
-        output, _ = process.communicate(config.yaml())
-    finally:
-        children.discard(process)
-    if process.returncode == 0:
-        return SweepResult(config, path, "finished")
-    lines = output.strip().splitlines()
-    return SweepResult(config, path, "failed", lines[-1] if lines else f"exit code {process.returncode}")
+    return [result_of(done) for done in results]
 
 
-def stop_with_parent(parent: int) -> None:
-    """Ask Linux to send this process SIGTERM when its parent ends, however it ends: a run then saves and stops.
-
-    Args:
-        parent: its process number; where it has ended by now, SIGTERM comes at once.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:
-            signal.raise_signal(signal.SIGTERM)
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+@job_function("train")
+def _train(
+    folder: Path, threads: int, *, config: Mapping[str, Any], device: str, tracker: Sequence[str]
+) -> None:
+    """Train the run of a folder to its end."""
+    chosen = RunConfig.parse(config)
+    with mirrored(tracker, chosen, folder) as listeners:
+        train(chosen, runs_dir=folder.parent, device=device, threads=threads, listeners=listeners)
 
 
 def _alternatives(assignment: str) -> list[str]:

@@ -13,7 +13,8 @@ import queue
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -116,3 +117,18 @@ class Tracker:
             while (line := self._queue.get()) is not None:
                 pipe.write(line.encode())
                 pipe.flush()
+
+
+@contextmanager
+def mirrored(names: Sequence[str], config: RunConfig, folder: Path) -> Iterator[list[Tracker]]:
+    """Trackers of these names while a run trains; what went wrong with one is then a line on standard error."""
+    trackers: list[Tracker] = []
+    try:
+        for name in names:
+            trackers.append(Tracker(name, config, folder))
+        yield trackers
+    finally:
+        for tracker in trackers:
+            tracker.close()
+            if tracker.notice:
+                print(tracker.notice, file=sys.stderr)

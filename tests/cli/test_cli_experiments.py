@@ -129,7 +129,7 @@ def test_a_child_whose_parent_is_gone_is_stopped(monkeypatch):
     import os
     import signal
 
-    from mechplateau.training.sweep import stop_with_parent
+    from mechplateau.training.executor import stop_with_parent
 
     sent = []
     monkeypatch.setattr(signal, "raise_signal", sent.append)

@@ -14,7 +14,7 @@ from mechplateau.console import print_run, print_runs
 from mechplateau.errors import ConfigError, RunError
 from mechplateau.reporting import run_view
 from mechplateau.runs import load_run
-from mechplateau.studies.plateau.recipes import is_finished
+from mechplateau.studies.recipes import is_finished
 from mechplateau.training import loop, train
 from mechplateau.training.measure import Measurer
 from mechplateau.training.sweep import expand, sweep

@@ -30,9 +30,9 @@ from mechplateau.studies.figures import CheckpointMeasure
 from mechplateau.studies.numbers import Numbers
 from mechplateau.studies.recipes import PAPER
 from mechplateau.tasks import sequence_task
+from mechplateau.training.executor import stop_with_parent
 from mechplateau.training.interrupt import terminable
 from mechplateau.training.loop import torch_threads
-from mechplateau.training.sweep import stop_with_parent
 
 SPLITS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "paper": {

@@ -1,0 +1,213 @@
+"""Work in processes of its own: one function takes jobs, and local processes serve it.
+
+A job is a registered function, plain arguments and the folder it writes; what comes of it lies in that folder. Classes
+that the caller has registered (tasks, model kinds, interventions; also those of a notebook) travel to the process
+through its pipe, and are never written to a file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, TypeVar
+
+from mechplateau.errors import ConfigError, UserError
+from mechplateau.models import interventions, kinds
+from mechplateau.tasks import base as tasks
+from mechplateau.training.interrupt import terminable
+
+logger = logging.getLogger("mechplateau")
+
+_PR_SET_PDEATHSIG = 1
+
+Outcome = Literal["finished", "skipped", "failed"]
+_Function = TypeVar("_Function", bound=Callable[..., None])
+_FUNCTIONS: dict[str, Callable[..., None]] = {}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A piece of work.
+
+    Attributes:
+        function: name of a function that was registered with `job_function`.
+        arguments: what it is given by name, besides `folder` and `threads`: text, numbers, lists and mappings.
+        folder: where it writes; the only thing it changes.
+        threads: CPU threads it uses.
+    """
+
+    function: str
+    arguments: Mapping[str, Any]
+    folder: Path
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What became of a job.
+
+    Attributes:
+        job: which one.
+        outcome: finished now, skipped since it was finished already, or failed.
+        message: the last line that a failed job printed.
+    """
+
+    job: Job
+    outcome: Outcome
+    message: str = ""
+
+
+def job_function(name: str) -> Callable[[_Function], _Function]:
+    """Decorator: make a function known by this name, to be called with `folder`, `threads` and a job's arguments."""
+
+    def register(function: _Function) -> _Function:
+        _FUNCTIONS[name] = function
+        return function
+
+    return register
+
+
+def submit(
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    finished: Callable[[Job], bool] = lambda job: False,
+    on_result: Callable[[JobResult], None] = lambda result: None,
+) -> list[JobResult]:
+    """Do the jobs, each in a process of its own, `workers` at a time; one that fails does not stop the others.
+
+    At Ctrl-C, SIGTERM or SIGHUP every process gets SIGTERM, to save and stop, and the exception goes on.
+
+    Args:
+        jobs: what to do, in this order.
+        workers: processes at a time.
+        finished: asked just before a job would start: whether its folder holds all that it would write. Where it raises
+            a UserError, the job has failed.
+        on_result: hears of every job as it ends, from any thread.
+
+    Returns:
+        a result a job, in their order.
+
+    Raises:
+        ConfigError: a function is not registered, or `workers` is below 1; then nothing is done.
+    """
+    if workers < 1:
+        raise ConfigError(f"workers: expected at least 1, got {workers}")
+    for job in jobs:
+        if job.function not in _FUNCTIONS:
+            raise ConfigError(
+                f"job: unknown function {job.function!r}; known: {', '.join(sorted(_FUNCTIONS))}"
+            )
+    children: set[subprocess.Popen[bytes]] = set()
+    stopping = threading.Event()
+
+    def one(job: Job) -> JobResult:
+        try:
+            done = finished(job)
+        except UserError as error:
+            result = JobResult(job, "failed", str(error))
+        else:
+            if not done and stopping.is_set():
+                return JobResult(job, "failed", "interrupted")
+            result = JobResult(job, "skipped") if done else _done(job, children)
+        on_result(result)
+        return result
+
+    with ThreadPoolExecutor(workers) as pool, terminable():
+        try:
+            return list(pool.map(one, jobs))
+        except BaseException:
+            # Each child saves and stops; rerunning the command resumes them.
+            stopping.set()
+            for child in list(children):
+                child.terminate()
+            raise
+
+
+def _done(job: Job, children: set[subprocess.Popen[bytes]]) -> JobResult:
+    command = [sys.executable, "-m", "mechplateau", "job", "--with-parent", str(os.getpid())]
+    message = packed(job)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    children.add(process)
+    try:
+        output, _ = process.communicate(message)
+    finally:
+        children.discard(process)
+    if process.returncode == 0:
+        return JobResult(job, "finished")
+    lines = output.decode(errors="replace").strip().splitlines()
+    return JobResult(job, "failed", lines[-1] if lines else f"exit code {process.returncode}")
+
+
+def packed(job: Job) -> bytes:
+    """A job as another process on this machine understands it: see `perform`."""
+    message = io.BytesIO()
+    pickle.dump(sys.path, message)
+    pickle.dump(list(_classes_of_the_caller()), message)
+    pickle.dump((_pickled(_FUNCTIONS[job.function]), job), message)
+    return message.getvalue()
+
+
+def perform(stream: BinaryIO) -> None:
+    """Do the job that `packed` wrote. What it holds is code: read nothing but one's own parent's pipe."""
+    known = pickle.load(stream)
+    sys.path += [folder for folder in known if folder not in sys.path]
+    for pickled in pickle.load(stream):
+        register, cls = pickle.loads(pickled)
+        register(cls)
+    function, job = pickle.load(stream)
+    pickle.loads(function)(folder=job.folder, threads=job.threads, **job.arguments)
+
+
+def _classes_of_the_caller() -> Iterator[bytes]:
+    """Each registered class that is not this package's, with what registers it."""
+    registered: list[tuple[Callable[..., Any], type]] = [
+        *((tasks.register_task, tasks.task_class(name)) for name in tasks.task_names()),
+        *((kinds.register_model_kind, type(kinds.model_kind(name))) for name in kinds.model_kinds()),
+        *(
+            (interventions.register_intervention, interventions.intervention_class(kind))
+            for kind in interventions.intervention_kinds()
+        ),
+    ]
+    for register, cls in registered:
+        if not cls.__module__.startswith("mechplateau."):
+            try:
+                yield _pickled((register, cls))
+            except Exception as error:  # whatever it holds: an open file, a lock
+                logger.warning("%s cannot travel to another process: %s", cls.__qualname__, error)
+
+
+def _pickled(what: object) -> bytes:
+    import cloudpickle
+
+    return cloudpickle.dumps(what)
+
+
+def stop_with_parent(parent: int) -> None:
+    """Ask Linux to send this process SIGTERM when its parent ends, however it ends: a run then saves and stops.
+
+    Args:
+        parent: its process number; where it has ended by now, SIGTERM comes at once.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -15,18 +15,18 @@ import pytest
 
 from mechplateau.errors import UserError
 from mechplateau.views import RunView, ViewError, attention_pattern, plot_curves
-from mechplateau.views._files import write_file
 
+PAGE = attention_pattern(np.eye(2), ["a", "b"])
 VIEW = RunView("x", "", pd.DataFrame({"step": [0, 1], "loss": [2.0, 1.0]}), None, (), (), ())
 
 
 def test_a_link_stays_and_its_file_is_written(tmp_path: Path) -> None:
     target, link = tmp_path / "there" / "page.html", tmp_path / "link.html"
     link.symlink_to(target)  # leads to nothing yet
-    for content in (b"first", b"second"):
-        assert write_file(link, content) == link
+    for token in ("first", "second"):
+        assert attention_pattern(np.eye(1), [token]).save(link) == link
         assert link.is_symlink()
-        assert target.read_bytes() == content
+        assert f'"{token}"' in target.read_text(encoding="utf-8")
     assert [path.name for path in target.parent.iterdir()] == ["page.html"]
 
 
@@ -34,7 +34,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     """Figures and views go the same way."""
     views = {
         "curves.svg": plot_curves(VIEW),
-        "view.html": attention_pattern(np.eye(2), ["a", "b"]),
+        "view.html": PAGE,
     }
     for name, view in views.items():
         pipe, read = tmp_path / name, []
@@ -51,7 +51,7 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
 def test_a_device_is_written_to(tmp_path: Path) -> None:
     null = tmp_path / "null"
     null.symlink_to("/dev/null")
-    write_file(null, b"gone")
+    PAGE.save(null)
     assert stat.S_ISCHR(null.stat().st_mode)
     assert null.is_symlink()
 
@@ -59,27 +59,29 @@ def test_a_device_is_written_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
 def test_standard_output_goes_on_where_it_stands(name: str, tmp_path: Path) -> None:
     code = (
-        "import pathlib; from mechplateau.views._files import write_file; print('before');"
-        f"write_file(pathlib.Path({name!r}), b'page\\n'); print('after')"
+        "from mechplateau.views import attention_pattern; print('before');"
+        f"attention_pattern([[1.0]], ['a']).save({name!r}); print('after')"
     )
     log = tmp_path / "log"
     log.write_text("older\n", encoding="utf-8")
     with log.open("ab") as file:
         subprocess.run([sys.executable, "-c", code], stdout=file, check=True)
-    assert log.read_text(encoding="utf-8") == "older\nbefore\npage\nafter\n"
+    text = log.read_text(encoding="utf-8")
+    assert text.startswith("older\nbefore\n<!DOCTYPE html>")
+    assert text.endswith("</html>after\n")
 
 
 def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
     private = tmp_path / "private.html"
     private.touch(mode=0o600)
-    write_file(private, b"page")
+    PAGE.save(private)
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
-    assert stat.S_IMODE(write_file(tmp_path / "new.html", b"page").stat().st_mode) & 0o444
+    assert stat.S_IMODE(PAGE.save(tmp_path / "new.html").stat().st_mode) & 0o444
 
 
 @pytest.mark.parametrize("name", ["page.html", "figure.pdf"])
 def test_a_name_that_ends_as_a_folders_does_is_refused(name: str, tmp_path: Path) -> None:
-    view = plot_curves(VIEW) if name == "figure.pdf" else attention_pattern(np.eye(2), ["a", "b"])
+    view = plot_curves(VIEW) if name == "figure.pdf" else PAGE
     with pytest.raises(UserError, match=f"{name}/: is a folder; expected the name of a file"):
         view.save(f"{tmp_path}/{name}/")
     assert list(tmp_path.iterdir()) == []
@@ -87,5 +89,5 @@ def test_a_name_that_ends_as_a_folders_does_is_refused(name: str, tmp_path: Path
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ViewError, match="is a folder; expected the name of a file"):
-        write_file(tmp_path, b"page")
+        PAGE.save(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+from html import unescape
 from typing import Literal
 
 import pytest
@@ -13,9 +15,11 @@ from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 from mechplateau.models import generate
 from mechplateau.reporting import run_view, save_report
-from mechplateau.runs import load_run
+from mechplateau.runs import Run, load_run
 from mechplateau.tasks import MovingWindowSum, register_task
 from mechplateau.training import train
+
+from .conftest import metrics_of
 
 
 def tiny(**sections):
@@ -52,6 +56,26 @@ def test_claims_are_filled(run):
     ]
     assert {claim.passed for claim in claims} == {None}  # twelve steps make no plateau
     assert "undefined: no plateau" in save_report(run, run.path / "r.html").read_text(encoding="utf-8")
+
+
+def test_one_end_and_one_peak_in_every_place_of_a_report(copy, curves, monkeypatch):
+    """On the paper's own curves: prose, cards, shading, claims, in whatever words."""
+    metrics = metrics_of(curves)
+    monkeypatch.setattr(Run, "metrics", metrics)
+    html = unescape(save_report(copy).read_text(encoding="utf-8"))
+    text = re.sub(r"<script.*?</script>|<[^>]+>", " ", html, flags=re.DOTALL)
+    peaks = re.findall(r"ρ\s+([\d.]+)\s+at step (\d+)", text)
+    assert len(peaks) >= 2
+    assert len(set(peaks)) == 1
+    ends = re.findall(r"from step (\d+) to (?:step )?(\d+)", text)
+    # The claim on attention is read off where the loss is about to leave the plateau.
+    ends += [(ends[0][0], step) for step in re.findall(r"at step (\d+): APM", text)]
+    first, last = metrics["step"].iloc[[0, -1]]
+    for left, width in re.findall(r'class="band" x="([\d.]+)" y="0" width="([\d.]+)"', html):
+        edges = [first + (last - first) * share / 100 for share in (float(left), float(left) + float(width))]
+        assert edges == pytest.approx([float(step) for step in ends[0]], abs=1)
+    assert len(ends) >= 3
+    assert len(set(ends)) == 1
 
 
 def test_no_run_is_one_line():

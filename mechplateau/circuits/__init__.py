@@ -15,6 +15,7 @@
 | what does each head attend to? | `attention_scores`, `attention_sets`, `repeated_tokens` | one forward, no map |
 | which tokens attend to which, and what does it do? | `qk_circuit`, `ov_circuit` | milliseconds |
 | does learned attention remove the plateau? | `transferred`, `plateau_left`, `transfer_matrix` | training runs |
+| … more than its controls do? | `transfer_controls` | training runs |
 | … and over training? | `over_run(run, tool, …)` | the tool's, times the checkpoints |
 | anything else: edit activations, and hear when that did nothing | `run_edited`, `score` | one forward |
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         PlateauLeft,
         TransferMatrix,
         plateau_left,
+        transfer_controls,
         transfer_matrix,
         transferred,
     )
@@ -82,6 +84,7 @@ _HOMES = {
     "run_patched": "patching",
     "score": "scoring",
     "target_entries": "ablation",
+    "transfer_controls": "transfer",
     "transfer_matrix": "transfer",
     "transferred": "transfer",
 }
@@ -116,6 +119,7 @@ __all__ = [
     "run_patched",
     "score",
     "target_entries",
+    "transfer_controls",
     "transfer_matrix",
     "transferred",
 ]

@@ -4,6 +4,10 @@
 What is moved, and whether it is frozen, is an intervention of the new run (`optimal_init`, or `imposed_pattern` for
 the pattern itself), which records where it came from by content.
 
+What a transfer shows depends on its controls. KQ moves tokens, positions and LN1 together with the attention weights,
+and these alone can take the plateau away; so can parts of another run, or of no training at all. `transfer_controls`
+trains them beside, over several seeds; a difference smaller than that between seeds means nothing.
+
 Within a task all of a part moves. Across tasks, attention, LN1 and positions do (so n_ctx must be equal), and rows of
 the embeddings only for tokens that the new task states to mean the same (`Task.token_map`). The pattern is the mean map
 that the source kept at a checkpoint.
@@ -16,7 +20,7 @@ Source: arXiv 2506.13688, section 4 (figure 5), for KQ, KQOV and MLP within movi
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +35,7 @@ from mechplateau.models.initialization import TOKEN_AXIS
 from mechplateau.models.kinds import kind_of
 from mechplateau.runs import Run
 from mechplateau.runs.phases import Phase
+from mechplateau.schema import whole_number
 from mechplateau.tasks import sequence_task
 from mechplateau.training import train
 
@@ -51,7 +56,8 @@ def transferred(
     Args:
         config: of the new run, without the transfer.
         source: where the parts come from.
-        parts: "KQ", "KQOV", "MLP", "embeddings", any part or tensor that `optimal_init` takes, or "pattern".
+        parts: "KQ", "KQOV", "MLP", "embeddings" (the paper's), "QK_only", "positions", any part or
+            tensor that `optimal_init` takes, or "pattern".
         step: of the source, or a phase.
         freeze: keep the moved tensors as they are (a pattern always is).
 
@@ -123,11 +129,14 @@ class PlateauLeft:
         reached: first evaluated step at which the loss (running median of 3) is half-way down from the baseline's
             plateau to its end; None where it never is.
         why: why `left` is None.
+        ratio: reached / drop of the baseline: 1 where the run is as late, and not cut off at the baseline's onset. None
+            where `left` is.
     """
 
     left: float | None
     reached: int | None
     why: str | None = None
+    ratio: float | None = None
 
 
 def plateau_left(metrics: pd.DataFrame, baseline: Plateau) -> PlateauLeft:
@@ -150,7 +159,8 @@ def plateau_left(metrics: pd.DataFrame, baseline: Plateau) -> PlateauLeft:
         last = int(metrics["step"].iloc[-1])
         return PlateauLeft(None, None, f"the loss does not come half-way down within {last} steps")
     reached = int(metrics["step"].iloc[below[0]])
-    return PlateauLeft(max(0.0, (reached - baseline.onset) / (baseline.drop - baseline.onset)), reached)
+    left = max(0.0, (reached - baseline.onset) / (baseline.drop - baseline.onset))
+    return PlateauLeft(left, reached, ratio=reached / baseline.drop)
 
 
 @dataclass(frozen=True)
@@ -158,7 +168,7 @@ class TransferMatrix:
     """How much of each target's plateau is left after a transfer from each source.
 
     Attributes:
-        table: one line a pair: source, target, left (null where undefined or refused), reached, solved_at,
+        table: one line a pair: source, target, left (null where undefined or refused), ratio, reached, solved_at,
             baseline_onset, baseline_drop, baseline_solved_at, why (null, or the reason), run (the folder; null where
             refused). A baseline that was never solved (its solved_at is null) may end in the middle of its drop: what
             half-way down means then depends on how long it was trained.
@@ -213,8 +223,81 @@ def transfer_matrix(
                 run = train(changed, runs_dir=runs_dir, device=device, threads=threads)
                 found, folder, solved = plateau_left(run.metrics, baseline), str(run.path), run.solved_at
             of_baseline = (baseline.onset, baseline.drop, without.solved_at)
-            lines.append((label, target, found.left, found.reached, solved, *of_baseline, found.why, folder))
+            of_run = (found.left, found.ratio, found.reached, solved)
+            lines.append((label, target, *of_run, *of_baseline, found.why, folder))
     steps = ["reached", "solved_at", "baseline_onset", "baseline_drop", "baseline_solved_at"]
-    columns = ["source", "target", "left", *steps, "why", "run"]
-    types = dict.fromkeys(steps, "Int64") | {"left": "Float64", "why": "string", "run": "string"}
+    columns = ["source", "target", "left", "ratio", *steps, "why", "run"]
+    types = dict.fromkeys(steps, "Int64") | {
+        "left": "Float64",
+        "ratio": "Float64",
+        "why": "string",
+        "run": "string",
+    }
     return TransferMatrix(pd.DataFrame(lines, columns=columns).astype(types))
+
+
+HALVES: Mapping[str, tuple[str, str]] = {"KQ": ("QK_only", "inputs"), "KQOV": ("attention", "inputs")}
+"""The paper's parts that hold two things, which a control moves one by one."""
+
+
+def transfer_controls(
+    source: Run,
+    config: RunConfig,
+    parts: str = "KQ",
+    *,
+    seeds: int = 3,
+    other: Run | None = None,
+    step: int | Phase = "after",
+    freeze: bool = True,
+    runs_dir: str | Path = "runs",
+    device: str = "cpu",
+    threads: int | None = None,
+    on_run: Callable[[int, str], None] = lambda seed, what: None,
+) -> pd.DataFrame:
+    """A transfer beside its controls, over several seeds of the target.
+
+    Trained for each seed: the target without transfer; `parts`; each half of parts that hold two things (`HALVES`); the
+    same parts of the source before it was trained (step 0); the same of another run, where one is given.
+
+    Args:
+        source: finished run that gives the parts; it must have kept step 0.
+        config: of the target, without transfer; its seed and the next ones are trained.
+        parts: what is studied.
+        seeds: how many.
+        other: another finished run of the source's task.
+        step, freeze: as for `transferred`.
+        runs_dir, device, threads: as for `train`; finished runs are reused.
+        on_run: hears which run begins: seed, what is moved.
+
+    Returns:
+        one line a seed and transfer: what (the parts' name, "step 0", "other run"), seed, left, ratio, reached,
+        solved_at, why, run. Compare a line's mean over seeds with the spread of the others: a difference below it is
+        noise.
+
+    Raises:
+        UserError: nothing can be moved, or the source kept no step 0.
+    """
+    if whole_number(seeds, "seeds") < 1:
+        raise UserError(f"seeds: expected at least 1, got {seeds}")
+    moved: list[tuple[str, Run, str, int | Phase]] = [(parts, source, parts, step)]
+    moved += [(half, source, half, step) for half in HALVES.get(parts, ())]
+    moved.append(("step 0", source, parts, 0))
+    if other is not None:
+        moved.append(("other run", other, parts, step))
+    lines = []
+    for seed in range(config.seed, config.seed + seeds):
+        target = config.with_(seed=seed)
+        configs = {
+            what: transferred(target, run, part, step=at, freeze=freeze) for what, run, part, at in moved
+        }
+        on_run(seed, "nothing")
+        baseline = train(target, runs_dir=runs_dir, device=device, threads=threads).phases.plateau
+        for what, changed in configs.items():
+            on_run(seed, what)
+            run = train(changed, runs_dir=runs_dir, device=device, threads=threads)
+            found = plateau_left(run.metrics, baseline)
+            of_run = (found.left, found.ratio, found.reached, run.solved_at)
+            lines.append((what, seed, *of_run, found.why, str(run.path)))
+    columns = ["what", "seed", "left", "ratio", "reached", "solved_at", "why", "run"]
+    types = {"left": "Float64", "ratio": "Float64", "reached": "Int64", "solved_at": "Int64", "why": "string"}
+    return pd.DataFrame(lines, columns=columns).astype(types)

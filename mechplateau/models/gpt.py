@@ -55,7 +55,8 @@ def hooked_components(names: Sequence[str], n_layers: int, n_heads: int) -> dict
 @register_model_kind
 class Gpt(ModelKind[ModelConfig]):
     """Its first four parts are the paper's (KQ: queries, keys, LN1 and what they read; KQOV: all of attention likewise;
-    MLP: what comes after attention; embeddings), the others single components."""
+    MLP: what comes after attention; embeddings). QK_only and inputs are the two halves of KQ: attention's weights, and
+    tokens, positions and LN1. The others are single components."""
 
     config_class: ClassVar = ModelConfig
     patterns: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -63,6 +64,8 @@ class Gpt(ModelKind[ModelConfig]):
         "KQOV": ("blocks.*.attn.*", *_INPUTS),
         "MLP": ("blocks.*.mlp.*", "blocks.*.ln2.*", "ln_final.*", "unembed.W_U"),
         "embeddings": ("embed.W_E", "pos_embed.W_pos", "unembed.W_U", "ln_final.*"),
+        "QK_only": ("blocks.*.attn.[Wb]_[KQ]",),
+        "inputs": _INPUTS,
         "attention": ("blocks.*.attn.*",),
         "mlp_weights": ("blocks.*.mlp.*",),
         "tokens": ("embed.W_E",),

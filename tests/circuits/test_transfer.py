@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from mechplateau.circuits import transfer
-from mechplateau.circuits.transfer import plateau_left, transfer_matrix, transferred
+from mechplateau.circuits.transfer import plateau_left, transfer_controls, transfer_matrix, transferred
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
 from mechplateau.metrics.plateau import Plateau
+from mechplateau.runs import load_run
 from mechplateau.tasks import OneOutputPerInput, Target, Task, pairs_among, register_task
 from mechplateau.training import train
 
@@ -162,6 +163,7 @@ def table(losses):
 def test_what_is_left_is_counted_from_the_baselines_onset(losses, left, reached):
     found = plateau_left(table(losses), PLATEAU)
     assert (found.left, found.reached, found.why) == (left, reached, None)
+    assert found.ratio == reached / PLATEAU.drop
 
 
 def test_where_it_is_undefined_it_says_why():
@@ -220,3 +222,39 @@ def test_the_matrix_says_which_runs_were_solved(monkeypatch):
     assert line["solved_at"] == 7
     assert line["baseline_solved_at"] is pd.NA
     assert line["baseline_drop"] == PLATEAU.drop
+
+
+def test_the_two_halves_of_kq_are_all_of_it(toy_run):
+    def moved(parts):
+        return set(transferred(toy(seed=1), toy_run, parts).interventions[0].tensors())
+
+    assert moved("QK_only") == {f"blocks.0.attn.{kind}_{of}" for kind in "Wb" for of in "QK"}
+    assert moved("QK_only") | moved("inputs") == moved("KQ")
+    assert not moved("QK_only") & moved("inputs")
+    assert moved("attention") | moved("inputs") == moved("KQOV")
+
+
+def test_controls_are_trained_beside_the_transfer(toy_run, tmp_path):
+    """Few steps: which runs there are, and what each moves; what comes out is a matter of longer ones."""
+    heard = []
+    table = transfer_controls(
+        toy_run,
+        toy(seed=3, training={"steps": 4}),
+        seeds=2,
+        other=toy_run,
+        runs_dir=tmp_path,
+        threads=1,
+        on_run=lambda seed, what: heard.append((seed, what)),
+    )
+    whats = ["KQ", "QK_only", "inputs", "step 0", "other run"]
+    assert list(table["what"]) == whats * 2
+    assert list(table["seed"]) == [3] * 5 + [4] * 5
+    assert heard == [(seed, what) for seed in (3, 4) for what in ("nothing", *whats)]
+    untrained = load_run(table["run"][3])
+    first, start = untrained.weights(0), toy_run.weights(0)
+    assert torch.equal(first["blocks.0.attn.W_Q"], start["blocks.0.attn.W_Q"])
+    assert not torch.equal(first["blocks.0.mlp.W_in"], start["blocks.0.mlp.W_in"])
+    assert table["why"].str.contains("no plateau").all()
+    assert table["left"].isna().all()
+    with pytest.raises(UserError, match="seeds: expected at least 1, got 0"):
+        transfer_controls(toy_run, toy(), seeds=0)

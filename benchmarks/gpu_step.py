@@ -99,6 +99,7 @@ def times_on_hooked(section: Section, paper: dict[str, float], device: str = "cu
     """As `times`, for what mechplateau's training loop does: update, and all measurements on fresh samples."""
     try:
         from mechplateau.config import RunConfig
+        from mechplateau.measurements import Setting
         from mechplateau.models import build_model
         from mechplateau.training.graphed import GraphedMeasurement, GraphedUpdate
         from mechplateau.training.measure import Measurer
@@ -111,7 +112,7 @@ def times_on_hooked(section: Section, paper: dict[str, float], device: str = "cu
         return
     config = RunConfig.for_task("mws")
     task, place = config.task, torch.device(device)
-    measurer = Measurer(task, config.model.n_layers, "final", place)
+    measurer = Measurer(Setting(task, config.model, "final", place))
     generator = torch.Generator(place).manual_seed(0)
 
     def new_model() -> Any:
@@ -153,7 +154,7 @@ def times_on_hooked(section: Section, paper: dict[str, float], device: str = "cu
 
     for where in ("final", "all"):
         model = new_model().eval()
-        measurer = Measurer(task, config.model.n_layers, where, place)
+        measurer = Measurer(Setting(task, config.model, where, place))
         graphed = GraphedMeasurement(model, measurer)
         gaps = []
         for _ in range(8):  # the first calls are ordinary ones, the rest replays

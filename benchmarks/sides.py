@@ -132,7 +132,12 @@ def our_works(name: str) -> Works:
     task = config.task
     model = build_model(config.model, vocab_size=task.vocab_size, n_ctx=task.n_ctx)
     optimizer = build_optimizer(model, config.training)
-    measurer = Measurer(task, config.model.n_layers, "final", torch.device("cpu"))
+    try:
+        from mechplateau.measurements import Setting
+
+        measurer = Measurer(Setting(task, config.model))
+    except ImportError:  # an earlier checkout
+        measurer = Measurer(task, config.model.n_layers, "final", torch.device("cpu"))
     generator = torch.Generator().manual_seed(0)
     left, right = torch.randn(2, PRODUCT, PRODUCT)
     # An earlier checkout's tasks have neither batches nor objectives.

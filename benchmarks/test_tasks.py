@@ -13,6 +13,7 @@ import torch
 from side_by_side import TABLE, alternate
 
 from mechplateau.config import RunConfig
+from mechplateau.measurements import Setting
 from mechplateau.models import build_model
 from mechplateau.tasks import MovingWindowSum, task_names
 from mechplateau.training.measure import Measurer
@@ -29,7 +30,7 @@ def test_measuring_at_every_step(benchmark, name):
     task = config.task
     model = build_model(config.model, vocab_size=task.vocab_size, n_ctx=task.n_ctx)
     optimizer = build_optimizer(model, config.training)
-    measurer = Measurer(task, config.model.n_layers, "final", CPU)
+    measurer = Measurer(Setting(task, config.model))
     generator = torch.Generator().manual_seed(0)
 
     def train():

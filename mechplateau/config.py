@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from mechplateau.errors import ConfigError
+from mechplateau.measurements import Column, Setting, chosen_measurements, columns_of
 from mechplateau.models import initialization as initialization  # registers its interventions
 from mechplateau.models import progress_reward as progress_reward  # registers its intervention
 from mechplateau.models.config import ModelConfig, ModelConfigBase
@@ -141,7 +142,7 @@ class CheckpointConfig(Config):
 class EvaluationConfig(Config):
     """What is measured, on which sequences, how often. Measuring never changes training."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"log_spaced", "at"})
+    later: ClassVar[frozenset[str]] = frozenset({"log_spaced", "at", "measurements"})
 
     every: int | None = Field(1, ge=1)
     """Measure every so many steps; step 0 and the last step always are. Where it is left out and log_spaced or at
@@ -155,6 +156,8 @@ class EvaluationConfig(Config):
     COS and α₁ on the training batch; repetition, entropy and accuracy on 64 fresh sequences)."""
     locations: Literal["final", "all"] = "final"
     """Where hidden states are compared: after the final LayerNorm, or at every place of every layer too."""
+    measurements: tuple[str, ...] | None = None
+    """Names of measurements, beside the loss, which always is one; null: the task's own."""
 
     @model_validator(mode="before")
     @classmethod
@@ -284,7 +287,17 @@ class RunConfig(Config):
             raise ValueError(
                 f"model.kind: {self.task.name} is learned by models of kind {known}; got {kind.name}"
             )
+        try:
+            chosen_measurements(self.task, self.model, self.evaluation.measurements)
+        except ConfigError as error:
+            raise ValueError(f"evaluation.measurements: {error}") from None
         return self
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of a run's table, each with its unit, its definition and when it is undefined."""
+        setting = Setting(self.task, self.model, self.evaluation.locations)
+        return columns_of(setting, self.evaluation.measurements)
 
     @model_validator(mode="after")
     def _interventions_fit(self) -> Self:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -79,7 +79,15 @@ def tokens_of(batch: Batch) -> Int[Tensor, "batch seq"]:
 
 
 class Objective(ABC):
-    """How wrong outputs are: a loss for each entry of the targets, and their weighted mean."""
+    """How wrong outputs are: a loss for each entry of the targets, and their weighted mean.
+
+    Attributes:
+        unit: of the loss.
+        meaning: what the loss is, in a few words, for tables and pictures.
+    """
+
+    unit: ClassVar[str]
+    meaning: ClassVar[str]
 
     @abstractmethod
     def losses(self, outputs: Tensor, batch: Batch) -> Float[Tensor, "batch entry"]:
@@ -110,6 +118,9 @@ class NextToken(Objective):
     the mean need not be able to reach 0.
     """
 
+    unit: ClassVar[str] = "nats"
+    meaning: ClassVar[str] = "next-token cross-entropy over the whole sequence"
+
     def losses(self, outputs: Float[Tensor, "batch pos vocab"], batch: Batch) -> Float[Tensor, "batch pos"]:
         flat = F.cross_entropy(outputs.flatten(0, 1), batch.targets.flatten(), reduction="none")
         return flat.view(batch.targets.shape)
@@ -128,6 +139,9 @@ class SquaredError(Objective):
     Attributes:
         on: "all", or the name of a field of the batch, bool `[batch, entry]`: which entries count.
     """
+
+    unit: ClassVar[str] = "targets²"
+    meaning: ClassVar[str] = "squared error of the entries that count"
 
     on: str = "all"
 

@@ -77,6 +77,7 @@ class Gpt(ModelKind[ModelConfig]):
     }
     untrained: ClassVar[frozenset[str]] = frozenset({_UNEMBEDDING_BIAS})
     attention: ClassVar[bool] = True
+    generates: ClassVar[bool] = True
 
     def build(
         self,

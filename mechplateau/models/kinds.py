@@ -47,6 +47,9 @@ class ModelKind(ABC, Generic[_Config]):
     """Whether `blocks[layer].attn` takes a factor or a pattern in place of its own, and `observe` gives its masses:
     what attention progress and the interventions on attention ask for."""
 
+    generates: ClassVar[bool] = False
+    """Whether its module has `generate_on`: tokens, one after the other, from an observation of the prompt."""
+
     @property
     def name(self) -> str:
         """What `model.kind` says."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from mechplateau.config import RunConfig
 from mechplateau.devices import device_named
 from mechplateau.errors import CheckpointError, RunError, UserError
+from mechplateau.measurements import Column, Setting, keeps_pictures
 from mechplateau.models.config import ModelConfig
 from mechplateau.models.kinds import build, kind_of
 from mechplateau.models.versions import check_transformer_lens
@@ -123,6 +124,8 @@ class Run:
     @property
     def missing_maps(self) -> tuple[int, ...]:
         """Steps whose maps were kept and are not there any more."""
+        if not keeps_pictures(Setting(self.task, self.config.model)):
+            return ()
         return tuple(sorted(self._kept() - set(self._layout.maps_steps())))
 
     def _kept(self) -> set[int]:
@@ -145,9 +148,14 @@ class Run:
             for session in sessions_of(self._layout)
         )
 
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What the columns of `metrics` are: unit, definition, when undefined."""
+        return self.config.columns
+
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """One row an evaluation step; NaN where a value is undefined. Columns: see `mechplateau.training.measure`."""
+        """One row an evaluation step; NaN where a value is undefined. What the columns are: `columns`."""
         if self._layout.metrics.is_file():
             metrics = table.read_table(self._layout.metrics, self.config.content_hash())
             if (problem := incomplete(metrics, self.config, self._layout.resume_steps())) is not None:
@@ -156,7 +164,7 @@ class Run:
         rows = table.read_part(self._layout.metrics_part)
         if self.status == "finished" or (not rows and self.steps):
             raise RunError(f"{self._layout.metrics}: missing; {REMEDY}")
-        return table.frame_of(rows)
+        return table.frame_of(rows, self.config.columns)
 
     @cached_property
     def phases(self) -> Phases:

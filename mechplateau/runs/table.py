@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mechplateau.errors import RunError
+from mechplateau.measurements.columns import STEP, Column
 from mechplateau.runs.files import REMEDY, explained, sync_to_disk, write_atomic, write_text
 
 _KEY = "mechplateau.config_hash"
@@ -72,9 +73,18 @@ def rewrite_part(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_text(path, "".join(_line(row) for row in rows))
 
 
-def compact(path: Path, rows: Sequence[Mapping[str, Any]], config_hash: str) -> None:
-    """Write the rows as a Parquet table that says which configuration's they are, atomically."""
-    table = _table(rows).replace_schema_metadata({_KEY: config_hash})
+def compact(
+    path: Path, rows: Sequence[Mapping[str, Any]], config_hash: str, columns: Sequence[Column]
+) -> None:
+    """Write the rows as a Parquet table that says which configuration's they are, atomically.
+
+    Args:
+        path: where.
+        rows: the rows; undefined is None.
+        config_hash: of the run's configuration.
+        columns: of the table; each field of its schema carries its unit, definition and when it is undefined.
+    """
+    table = _table(rows, columns).replace_schema_metadata({_KEY: config_hash})
 
     def write(temporary: Path) -> None:
         # An open file: pyarrow takes some names (a:b, s3:x, ~) for addresses.
@@ -84,9 +94,9 @@ def compact(path: Path, rows: Sequence[Mapping[str, Any]], config_hash: str) -> 
     write_atomic(path, write)
 
 
-def frame_of(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd.DataFrame:
     """The rows as pandas shows the table: null is NaN in columns of numbers."""
-    return _table(rows).to_pandas()
+    return _table(rows, columns).to_pandas()
 
 
 def read_table(path: Path, config_hash: str) -> pd.DataFrame:
@@ -122,12 +132,23 @@ def _line(row: Mapping[str, Any]) -> str:
     return json.dumps(row, allow_nan=False) + "\n"
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    columns = {
-        name: pa.array(
-            [row.get(name) for row in rows],
-            type=pa.int64() if name in ("step", "apm_zero_count") else pa.float64(),
-        )
-        for name in (dict.fromkeys(name for row in rows for name in row) or ["step"])
+def _table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pa.Table:
+    """What the rows hold, in their order; a row of an earlier version may have names that are no column any more."""
+    known = {column.name: column for column in columns}
+    names = list(dict.fromkeys(name for row in rows for name in row) or [STEP.name])
+    fields = [_field(known.get(name, Column(name, "", ""))) for name in names]
+    arrays = [
+        pa.array([row.get(name) for row in rows], type=field.type)
+        for name, field in zip(names, fields, strict=True)
+    ]
+    return pa.table(arrays, schema=pa.schema(fields))
+
+
+def _field(column: Column) -> pa.Field:
+    said = {
+        "unit": column.unit,
+        "definition": column.definition,
+        "undefined_when": column.undefined_when,
     }
-    return pa.table(columns)
+    kind = pa.int64() if column.dtype == "int64" else pa.float64()
+    return pa.field(column.name, kind, metadata={name: text for name, text in said.items() if text})

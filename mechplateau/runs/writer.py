@@ -209,7 +209,7 @@ class RunWriter:
 
         What was kept to go on from is deleted, unless the run was only `stopped`.
         """
-        table.compact(self.layout.metrics, self._rows, self.config.content_hash())
+        table.compact(self.layout.metrics, self._rows, self.config.content_hash(), self.config.columns)
         if sessions := sessions_of(self.layout):
             sessions[-1] |= {**environment, "finished": _now()}
             write_text(self.layout.environment, _json({"sessions": sessions}))

@@ -47,6 +47,11 @@ class TaskBase(Config):
         """What is minimized."""
 
     @property
+    def measurement_names(self) -> tuple[str, ...]:
+        """What is measured where a run does not ask for something else: names of registered measurements."""
+        return ("loss",)
+
+    @property
     def trivial_loss(self) -> float | None:
         """The loss of the best answer that ignores the input, in the objective's unit; None where it is not known."""
         return None

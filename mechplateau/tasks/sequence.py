@@ -41,6 +41,10 @@ class Target:
     mask: Bool[Tensor, "batch rows n_input"]
 
 
+FEW_OUTPUTS = 256
+"""Up to so many outputs each has columns of its own, and all are generated at every evaluation, without being asked."""
+
+
 class SequenceTask(TaskBase):
     """Base of the tasks of tokens that have a prompt and outputs.
 
@@ -53,6 +57,27 @@ class SequenceTask(TaskBase):
     @property
     def objective(self) -> Objective:
         return NextToken()
+
+    @property
+    def measurement_names(self) -> tuple[str, ...]:
+        """All that is known of sequences.
+
+        With many outputs, nothing is generated and no output has a column of its own, unless a run asks for it
+        (`evaluation.measurements`).
+        """
+        few = self.n_outputs <= FEW_OUTPUTS
+        generated = (
+            *("accuracy", "accuracy_per_output", "loss_per_output", "repetition", "alpha_1"),
+            *(("count_check",) if self.counts_values else ()),
+        )
+        return (
+            "loss",
+            *(generated if few else ()),
+            "attention_progress",
+            "similarity",
+            *(("similarity_per_output",) if few else ()),
+            "hidden_size",
+        )
 
     @property
     @abstractmethod

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from jaxtyping import Float
@@ -20,7 +19,6 @@ import mechplateau_kernels as mk
 from mechplateau.config import RunConfig, TrainingConfig
 from mechplateau.errors import UserError
 from mechplateau.models.progress_reward import ProgressReward
-from mechplateau.models.records import Trainable
 from mechplateau.objectives import Batch, Objective
 from mechplateau.training.measure import Measurer
 from mechplateau.training.step import update
@@ -116,7 +114,7 @@ class GraphedMeasurement:
         return self._eager(*batches)
 
     def _eager(self, *batches: Batch) -> Tensor:
-        return self._measurer.numbers(cast(Trainable, self._model), *batches)
+        return self._measurer.numbers(self._model, *batches)
 
 
 def _of(kind: Batch | None, tensors: Sequence[Tensor]) -> Batch:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 
@@ -19,10 +19,11 @@ import mechplateau_kernels as mk
 from mechplateau.config import RunConfig
 from mechplateau.devices import TRAINABLE, device_named
 from mechplateau.errors import UserError
+from mechplateau.measurements import Setting
+from mechplateau.measurements.inside import pictures
 from mechplateau.metrics.accuracy import SOLVED
 from mechplateau.models.interventions import Handle, Intervention
 from mechplateau.models.kinds import build, kind_of
-from mechplateau.models.records import Trainable
 from mechplateau.models.versions import check_hooked_transformer
 from mechplateau.models.weights import load_weights, parameters_of
 from mechplateau.objectives import Batch
@@ -30,7 +31,6 @@ from mechplateau.paths import local_path
 from mechplateau.runs import Run, RunWriter, load_run
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
 from mechplateau.runs.environment import describe_environment
-from mechplateau.tasks import sequence_task
 from mechplateau.training.graphed import GraphedMeasurement, GraphedUpdate, check_graph
 from mechplateau.training.interrupt import RunInterrupted, interruptible
 from mechplateau.training.measure import PAPER_FRESH, Measurer
@@ -38,7 +38,6 @@ from mechplateau.training.memory import check_memory, freed_memory_kept, too_lit
 from mechplateau.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from mechplateau.training.seeding import generator_for
 from mechplateau.training.step import Reward, update
-from mechplateau.training.targets import AttentionTargets
 
 logger = logging.getLogger("mechplateau")
 
@@ -153,11 +152,12 @@ class _Trainer:
             state = unflatten_state(_part(tensors, "optimizer."))
             self.optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.measurer = Measurer(
-            sequence_task(self.task, "training"), config.model.n_layers, config.evaluation.locations, device
+            Setting(self.task, config.model, config.evaluation.locations, device),
+            config.evaluation.measurements,
         )
         self.graphed_measurement = GraphedMeasurement(self.model, self.measurer) if cuda_graph else None
         self.cadence = writer.cadence
-        self.progress = AttentionTargets(self.task, config.model.n_layers, device)
+        self.progress = self.measurer.setting.targets
         self.attached: dict[Intervention, Handle] = {}
         self.saved_at = time.monotonic()
         self.solved: int | None = None
@@ -251,13 +251,13 @@ class _Trainer:
                 batches.insert(0, self._training_batch(max(self.step, 1)))
             if self.graphed_measurement is not None:
                 return self.measurer.row_of(self.graphed_measurement(*batches), self.step)
-            return self.measurer.row(cast(Trainable, self.model), self.step, *batches)
+            return self.measurer.row(self.model, self.step, *batches)
 
     def _save(self, keep: bool) -> None:
         maps = None
         if keep:
             with _evaluating(self.model):
-                maps = self.measurer.maps(cast(Trainable, self.model), self._evaluation_batch())
+                maps = pictures(self.model, self._evaluation_batch(), self.measurer.setting)
         state = flatten_state(self.optimizer.state_dict())
         self.writer.save(self.step, parameters_of(self.model), state, maps, keep)
         self.saved_at = time.monotonic()

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from mechplateau.measurements.targets import BatchTargets
 from mechplateau.models.records import Trainable
 from mechplateau.objectives import Batch, Objective
-from mechplateau.training.targets import BatchTargets
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError
+from mechplateau.measurements.targets import AttentionTargets
 from mechplateau.tasks import MovingWindowSum, task_class, task_names
-from mechplateau.training.targets import AttentionTargets
 
 TASK = MovingWindowSum()
 

@@ -11,7 +11,8 @@ from torch.utils._pytree import tree_leaves
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
-from mechplateau.models import build_model
+from mechplateau.measurements import Setting
+from mechplateau.models import ModelConfig, build_model
 from mechplateau.tasks import MovingWindowSum, Permutation, Task
 from mechplateau.training import train
 from mechplateau.training.graphed import GraphedMeasurement, GraphedUpdate, has_hooks
@@ -88,7 +89,7 @@ def test_the_graph_equals_ordinary_steps_over_a_trajectory(tmp_path):
 
 def test_measurements_off_a_gpu_are_the_ordinary_ones(config):
     model, _ = model_and_optimizer(config)
-    measurer = Measurer(config.task, 1, "final", torch.device("cpu"))
+    measurer = Measurer(Setting(config.task, config.model))
     graphed = GraphedMeasurement(model.eval(), measurer)
     batch = config.task.batch(4, seed=0)
     assert measurer.row_of(graphed(batch), 3) == measurer.row(model, 3, batch)
@@ -147,7 +148,7 @@ def rehearse(name, device, batch=4, fresh=3):
         update(model, optimizer, measured, config.task.objective, clip_norm=1.0)
     assert model.blocks[0].attn.looked_up == (batch >= 2 * config.task.vocab_size)
     for where in ("final", "all"):
-        measurer = Measurer(config.task, config.model.n_layers, where, device)
+        measurer = Measurer(Setting(config.task, config.model, where, device))
         if measurer.fixed_shapes:
             with CaptureRules():
                 assert len(measurer.numbers(model.eval(), measured, fresh)) > 10
@@ -178,8 +179,8 @@ def test_the_rules_of_a_capture_are_held(meta):
 
 
 def test_targets_that_vary_are_not_captured():
-    assert Measurer(MovingWindowSum(), 1, "final", torch.device("cpu")).fixed_shapes
-    assert not Measurer(Permutation(), 2, "final", torch.device("cpu")).fixed_shapes
+    assert Measurer(Setting(MovingWindowSum(), ModelConfig())).fixed_shapes
+    assert not Measurer(Setting(Permutation(), ModelConfig(n_layers=2))).fixed_shapes
 
 
 @pytest.mark.parametrize(

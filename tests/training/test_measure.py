@@ -8,6 +8,8 @@ from collections import Counter
 import pytest
 import torch
 
+from mechplateau.measurements import Setting
+from mechplateau.measurements.inside import pictures
 from mechplateau.models import ModelConfig, build_model
 from mechplateau.tasks import MovingWindowSum
 from mechplateau.training.measure import Measurer
@@ -89,7 +91,7 @@ def slow_row(model, tokens):
 
 def test_a_row_is_the_definitions(model):
     batch = TASK.batch(7, seed=0)
-    measurer = Measurer(TASK, model.cfg.n_layers, "final", CPU)
+    measurer = Measurer(Setting(TASK, model.model_config))
     row = measurer.row(model, 3, batch)
     expected = {"step": 3, **slow_row(model, batch.tokens)}
     assert set(row) == set(expected)
@@ -100,7 +102,7 @@ def test_a_row_is_the_definitions(model):
 
 def test_the_papers_way_takes_generation_from_fresh_sequences(model):
     batch, fresh = TASK.batch(7, seed=0), TASK.batch(5, seed=3)
-    row = Measurer(TASK, model.cfg.n_layers, "final", CPU).row(model, 3, batch, fresh)
+    row = Measurer(Setting(TASK, model.model_config)).row(model, 3, batch, fresh)
     of_batch, of_fresh = slow_row(model, batch.tokens), slow_row(model, fresh.tokens)
     from_fresh = {"accuracy", "repetition", "repetition_data", "entropy", "entropy_data"}
     for name in of_batch:
@@ -111,7 +113,7 @@ def test_the_papers_way_takes_generation_from_fresh_sequences(model):
 def test_all_locations_add_their_columns(model):
     batch = TASK.batch(4, seed=0)
     n_layers = model.cfg.n_layers
-    row = Measurer(TASK, n_layers, "all", CPU).row(model, 0, batch)
+    row = Measurer(Setting(TASK, model.model_config, "all")).row(model, 0, batch)
     _, cache = model.run_with_cache(batch.inputs)
     for layer in range(n_layers):
         hidden = cache[f"blocks.{layer}.hook_resid_mid"][:, TASK.n : 2 * TASK.n]
@@ -126,7 +128,7 @@ def test_silent_attention_counts_as_zero_and_is_counted():
     model = build_model(ModelConfig(d_model=8), vocab_size=TASK.vocab_size, n_ctx=TASK.n_ctx)
     with torch.no_grad():
         model.blocks[0].attn.W_Q.zero_()
-    row = Measurer(TASK, 1, "final", CPU).row(model, 0, TASK.batch(6, seed=0))
+    row = Measurer(Setting(TASK, model.model_config)).row(model, 0, TASK.batch(6, seed=0))
     assert row["apm_window"] == 0
     assert row["apm_zero_count"] == 6
 
@@ -134,7 +136,9 @@ def test_silent_attention_counts_as_zero_and_is_counted():
 def test_no_pair_is_null():
     task = MovingWindowSum(n=2, k=2, p=7, max_num=6)
     model = build_model(ModelConfig(d_model=8), vocab_size=8, n_ctx=5)
-    assert Measurer(task, 1, "final", CPU).row(model, 0, task.batch(6, seed=0))["cos_final"] is None
+    assert (
+        Measurer(Setting(task, model.model_config)).row(model, 0, task.batch(6, seed=0))["cos_final"] is None
+    )
 
 
 @pytest.mark.parametrize("weight", ["unembed.W_U", "blocks.0.attn.W_V", "blocks.0.attn.W_Q", "embed.W_E"])
@@ -142,7 +146,7 @@ def test_a_diverged_model_has_null_where_its_numbers_are_broken(weight):
     model = build_model(ModelConfig(d_model=8), vocab_size=TASK.vocab_size, n_ctx=TASK.n_ctx)
     with torch.no_grad():
         dict(model.named_parameters())[weight].fill_(float("nan"))
-    row = Measurer(TASK, 1, "all", CPU).row(model, 0, TASK.batch(6, seed=0))
+    row = Measurer(Setting(TASK, model.model_config, "all")).row(model, 0, TASK.batch(6, seed=0))
     of_model = ["loss", "accuracy", "accuracy_out_1", "loss_out_1", "repetition", "entropy", "alpha_1"]
     assert [row[name] for name in of_model] == [None] * len(of_model)
     assert row["repetition_data"] is not None
@@ -153,7 +157,7 @@ def test_a_diverged_model_has_null_where_its_numbers_are_broken(weight):
 
 def test_maps_are_batch_means(model):
     batch = TASK.batch(5, seed=0)
-    maps = Measurer(TASK, model.cfg.n_layers, "final", CPU).maps(model, batch)
+    maps = pictures(model, batch, Setting(TASK, model.model_config))
     _, cache = model.run_with_cache(batch.inputs)
     for layer in range(model.cfg.n_layers):
         torch.testing.assert_close(

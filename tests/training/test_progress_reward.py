@@ -7,13 +7,13 @@ import torch
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
+from mechplateau.measurements.targets import AttentionTargets
 from mechplateau.models import build_model
 from mechplateau.models.progress_reward import ProgressReward
 from mechplateau.tasks import Permutation
 from mechplateau.training import train
 from mechplateau.training.graphed import check_graph
 from mechplateau.training.step import Reward, update
-from mechplateau.training.targets import AttentionTargets
 
 from .conftest import tiny
 

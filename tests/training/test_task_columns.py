@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from mechplateau.config import RunConfig
+from mechplateau.measurements import Setting
 from mechplateau.models import ModelConfig, build_model
 from mechplateau.tasks import Permutation, Repeat, task_names
 from mechplateau.training import train
@@ -56,7 +57,9 @@ def measured(task, generated):
     config = ModelConfig(d_model=8, n_layers=2)
     model = build_model(config, vocab_size=task.vocab_size, n_ctx=task.n_ctx)
     model.generate_on = lambda seen, prompt_length, n_outputs: generated
-    return Measurer(task, 2, "final", CPU).row(model.eval(), 0, task.batch(len(generated), seed=0))
+    return Measurer(Setting(task, model.model_config, "final")).row(
+        model.eval(), 0, task.batch(len(generated), seed=0)
+    )
 
 
 def test_repetition_within_halves_and_quarters():
@@ -79,7 +82,7 @@ def test_counts_of_values():
 def test_groups_of_windows_have_their_own_columns():
     from mechplateau.tasks import ConcatenatedWindows
 
-    columns = Measurer(ConcatenatedWindows(), 1, "final", CPU).columns()
+    columns = Measurer(Setting(ConcatenatedWindows(), ModelConfig())).columns()
     assert [c for c in columns if c.startswith("cos_final")] == [
         "cos_final",
         "cos_final_w1",

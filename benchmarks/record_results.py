@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from mechplateau.cli_experiments import markdown_table
+from mechplateau.cli.studies import markdown_table
 from mechplateau.studies import study_named
 from mechplateau.studies.claims import check_all
 from mechplateau.studies.results import KEY, found_in, merged, read_results, summaries_of, write_results

@@ -43,7 +43,7 @@ _LAZY = {
     "load_run": "runs",
     "observe": "models",
     "register_task": "tasks",
-    "save_report": "reporting",
+    "save_report": "report",
     "train": "training",
 }
 

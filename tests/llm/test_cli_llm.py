@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from mechplateau import cli_llm
+from mechplateau.cli import llm as cli_llm
 from mechplateau.errors import CheckpointError, ConfigError
 
 
@@ -134,7 +134,7 @@ def test_mistakes_are_one_line(run, make_series, tmp_path, arguments, error, mes
 
 
 def test_help_imports_nothing_heavy() -> None:
-    code = "import typer; from mechplateau.cli_llm import llm; a = typer.Typer(); a.command()(llm); a(['--help'])"
+    code = "import typer; from mechplateau.cli.llm import llm; a = typer.Typer(); a.command()(llm); a(['--help'])"
     result = subprocess.run([sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True)
     assert "SERIES" in result.stdout
     imported = {line.rpartition("|")[2].strip() for line in result.stderr.splitlines()}

@@ -265,7 +265,7 @@ def test_import_loads_no_client_and_tries_nothing() -> None:
         "import socket, sys\n"
         "def no(*a, **k): raise SystemExit('a connection was attempted')\n"
         "socket.socket.connect = socket.getaddrinfo = no\n"
-        "import mechplateau.llm, mechplateau.cli_llm\n"
+        "import mechplateau.llm, mechplateau.cli.llm\n"
         "heavy = {'torch', 'transformers', 'huggingface_hub', 'datasets', 'transformer_lens', 'pandas'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )

@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import mechplateau
+from mechplateau.cli.console import print_runs
 from mechplateau.config import RunConfig
-from mechplateau.console import print_runs
 from mechplateau.errors import CheckpointError, ConfigError, RunError
 from mechplateau.models.transformer import parameters_of
 from mechplateau.runs import (

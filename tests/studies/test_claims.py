@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mechplateau.cli_experiments import markdown_table
+from mechplateau.cli.studies import markdown_table
 from mechplateau.studies.claims import Claim, check, check_all, claims_table
 from mechplateau.studies.making import claim_data
 from mechplateau.studies.plateau.claims import CLAIMS

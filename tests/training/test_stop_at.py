@@ -9,10 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from mechplateau.cli.console import print_run, print_runs
 from mechplateau.config import RunConfig
-from mechplateau.console import print_run, print_runs
 from mechplateau.errors import ConfigError, RunError
-from mechplateau.reporting import run_view
+from mechplateau.report import run_view
 from mechplateau.runs import load_run
 from mechplateau.studies.recipes import is_finished
 from mechplateau.training import loop, train

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mechplateau import console
+from mechplateau.cli import console
 from mechplateau.metrics.plateau import Plateau, find_plateau
-from mechplateau.reporting_claims import Ranges, claims_of
+from mechplateau.report.claims import Ranges, claims_of
 from mechplateau.tasks import MovingWindowSum
 from mechplateau.views import ClaimView, PlateauView, RunView, key_numbers, plot_curves, render_report
 from mechplateau.views.summary import solved_text

@@ -14,7 +14,7 @@ from mechplateau.circuits import transferred
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 from mechplateau.models import generate
-from mechplateau.reporting import run_view, save_report
+from mechplateau.report import run_view, save_report
 from mechplateau.runs import Run, load_run
 from mechplateau.tasks import MovingWindowSum, register_task
 from mechplateau.training import train

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from mechplateau.cli_experiments import claims, figure, figures, reproduce
-from mechplateau.cli_llm import llm
+from mechplateau.cli.llm import llm
+from mechplateau.cli.studies import claims, figure, figures, reproduce
 from mechplateau.errors import UserError
 from mechplateau.paths import OUTPUT_OPTION, PATH_OPTION, local_path
 
@@ -141,7 +141,7 @@ def report(
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
     """Write the report of a run as one HTML file that needs no network; several runs are compared."""
-    from mechplateau.reporting import save_report
+    from mechplateau.report import save_report
     from mechplateau.views import is_stdout
 
     _expect_cpu()
@@ -153,7 +153,7 @@ def report(
 @app.command(name="list")
 def list_(runs_dir: RunsDir = Path("runs")) -> None:
     """List the runs there are."""
-    from mechplateau.console import print_runs
+    from mechplateau.cli.console import print_runs
     from mechplateau.runs import list_runs, unreadable_runs
 
     print_runs(list_runs(runs_dir), unreadable_runs(runs_dir), runs_dir)
@@ -183,7 +183,7 @@ def sweep(
     tracker: Trackers = None,
 ) -> None:
     """Run every combination of settings and seeds; finished runs are skipped, failed ones do not stop the others."""
-    from mechplateau.console import sweep_progress
+    from mechplateau.cli.console import sweep_progress
     from mechplateau.training.executor import cores
     from mechplateau.training.sweep import expand
     from mechplateau.training.sweep import sweep as run_sweep
@@ -213,9 +213,9 @@ def sweep(
 @app.command()
 def demo(runs_dir: RunsDir = Path("runs"), device: Device = "cpu", threads: Threads = None) -> None:
     """Train moving window sum at the paper's size, find its plateau and write the report: a few minutes."""
+    from mechplateau.cli.console import print_run
     from mechplateau.config import RunConfig
-    from mechplateau.console import print_run
-    from mechplateau.reporting import save_report
+    from mechplateau.report import save_report
 
     run = _train(RunConfig.for_task("mws"), device, runs_dir, threads, [], quiet=False)
     path = save_report(run)
@@ -315,7 +315,7 @@ def _train(
 ) -> Run:
     from contextlib import ExitStack
 
-    from mechplateau.console import training_progress
+    from mechplateau.cli.console import training_progress
     from mechplateau.runs.layout import Layout
     from mechplateau.runs.record import is_finished
     from mechplateau.training import RunInterrupted, train
@@ -386,6 +386,6 @@ def _find(name: str, runs_dir: Path) -> Run:
 
 
 def _print_run(run: Run) -> None:
-    from mechplateau.console import print_run
+    from mechplateau.cli.console import print_run
 
     print_run(run)

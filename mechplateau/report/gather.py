@@ -13,7 +13,7 @@ from mechplateau import views
 from mechplateau.errors import CheckpointError, UserError
 from mechplateau.metrics.plateau import Plateau, find_plateau
 from mechplateau.paths import file_path
-from mechplateau.reporting_claims import claims_of
+from mechplateau.report.claims import claims_of
 from mechplateau.runs import Run, load_run
 from mechplateau.tasks import SequenceTask, targets_of
 

@@ -22,7 +22,7 @@ from rich.table import Column, Table
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import RunError
-from mechplateau.reporting import run_view
+from mechplateau.report import run_view
 from mechplateau.runs import Run
 from mechplateau.training.loop import Row
 from mechplateau.training.sweep import SweepResult

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mechplateau.cli_experiments import markdown_table
+from mechplateau.cli.studies import markdown_table
 from mechplateau.studies import study_named
 from mechplateau.studies.claims import Claim, check
 
@@ -61,7 +61,7 @@ def test_a_folder_that_cannot_be_is_said_before_anything_is_trained(option, tmp_
 
 
 def test_a_run_that_failed_says_why_at_once(capsys):
-    from mechplateau.cli_experiments import _announce
+    from mechplateau.cli.studies import _announce
     from mechplateau.config import RunConfig
     from mechplateau.training.sweep import SweepResult
 
@@ -104,7 +104,7 @@ def test_a_long_or_hostile_value_is_cut_and_shown_literally(monkeypatch, capsys)
 
 
 def test_a_run_that_cannot_be_read_is_named(tmp_path, capsys):
-    from mechplateau.cli_experiments import claims
+    from mechplateau.cli.studies import claims
     from mechplateau.runs import RunWriter
     from mechplateau.studies.recipes import config_of
 
@@ -140,7 +140,7 @@ def test_a_child_whose_parent_is_gone_is_stopped(monkeypatch):
 
 
 def test_what_was_reduced_is_a_line_a_setting(capsys):
-    from mechplateau.cli_experiments import _print_reduced
+    from mechplateau.cli.studies import _print_reduced
 
     plateau = study_named("plateau")
     _print_reduced(plateau, [plateau.figures["2"], plateau.figures["37"]], "small")

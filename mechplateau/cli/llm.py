@@ -13,9 +13,17 @@ import typer
 from mechplateau.paths import local_path
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from transformer_lens import HookedTransformer
+
     from mechplateau.llm import SeriesAnalysis
+    from mechplateau.views.llm_series import HeadsSection
 
 DEMO = "demo"
+HEAD_SEQUENCES = 4
+"""Sequences on which heads are measured."""
+LONGEST_COPY = 512
+"""Random tokens that are given twice in each, at most."""
 PLAIN_INTERVAL = 20.0
 """Seconds between lines where the output is a file or a pipe."""
 
@@ -71,6 +79,9 @@ def llm(
     identity_only: Annotated[
         bool, typer.Option("--identity-only", help="Check the checkpoints, measure nothing.")
     ] = False,
+    heads: Annotated[
+        bool, typer.Option("--heads", help="Also measure what every head attends to, and when it is born.")
+    ] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads (default: all).")] = None,
     runs_dir: Annotated[
         Path, typer.Option(parser=_folder, metavar="FOLDER", help="Where the analysis is kept.")
@@ -120,18 +131,87 @@ def llm(
             folder=folder,
             progress=count,
         )
+    section = _heads(series, analysis, stage, device, folder) if heads and not identity_only else None
     page = save_series(
         folder / "page.html",
         analysis.table,
         title=Path(analysis.source).name if Path(analysis.source).is_dir() else analysis.source,
         summary=analysis.summary,
         examples={label: [(e.prompt, e.tokens) for e in some] for label, some in analysis.examples.items()},
+        heads=section,
     )
     if not identity_only:
         plot_series(analysis.table).save(folder / "figure.pdf")
     _print(analysis)
     print(f"Table: {folder / 'series.parquet'}")
+    if section is not None:
+        print(f"Heads: {folder / 'heads.parquet'}")
     print(f"Page: {page}")
+
+
+def _heads(
+    series: str, analysis: SeriesAnalysis, stage: int | None, device: str, folder: Path
+) -> HeadsSection:
+    """What every head attends to on repeated random tokens: the table is written, the figure too."""
+    from mechplateau.circuits import attention_scores, repeated_tokens
+    from mechplateau.circuits.token_sets import READY_MADE
+    from mechplateau.llm import births, series_heads
+    from mechplateau.llm.table import write_table
+    from mechplateau.views.llm_heads import plot_heads
+    from mechplateau.views.llm_series import HeadsSection
+
+    def tool(model: HookedTransformer) -> pd.DataFrame:
+        length = min(model.cfg.n_ctx // 2, LONGEST_COPY)
+        tokens = repeated_tokens(model.cfg.d_vocab, length=length, batch=HEAD_SEQUENCES)
+        return attention_scores(model, tokens).assign(length=length)
+
+    settings = (
+        f"repeated_tokens, {HEAD_SEQUENCES} of at most 2 x {LONGEST_COPY}, seed 0: {', '.join(READY_MADE)}"
+    )
+    with _counted("checkpoint") as count:
+        table = series_heads(
+            series,
+            analysis.table,
+            tool,
+            settings=settings,
+            stage=stage,
+            device=device,
+            folder=folder / "heads",
+            progress=count,
+        )
+    write_table(folder / "heads.parquet", table)
+    figure = plot_heads(table, analysis.table)
+    figure.save(folder / "heads.pdf")
+    doubtful = set(analysis.table.loc[analysis.table["doubtful"], "label"])
+    born = births(table[~table["label"].isin(doubtful)])
+    _print_births(born)
+    note = (
+        f"On {HEAD_SEQUENCES} sequences of {int(table['length'].max())} random tokens, given twice: the mean share of "
+        "a head's attention, over the positions that have such a token before them."
+    )
+    return HeadsSection(figure, born, note)
+
+
+def _print_births(born: pd.DataFrame) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if born.empty:
+        console.print("No head puts a fifth of its attention on any of the sets.")
+        return
+    table = Table(box=None)
+    for name in ("head", "attends to", "born", "largest share", "at step"):
+        table.add_column(name, justify="left" if name == "attends to" else "right")
+    for row in born.to_dict("records"):
+        table.add_row(
+            f"L{row['layer']}H{row['head']}",
+            str(row["set"]).replace("_", " "),
+            str(row["born"]),
+            f"{row['most']:.2f}",
+            str(row["most_at"]),
+        )
+    console.print(table)
 
 
 def _train_demo(folder: Path) -> Path:

@@ -1,8 +1,9 @@
 """Series of language-model checkpoints: what they are, are they what they claim, repetition and collapse.
 
 `analyze_series` does the whole of it; `generate`, `measure`, `identify` and `judge` are its parts, for data
-you already hold; `load_hooked` gives one checkpoint as a HookedTransformer. Importing this package imports
-neither transformers nor huggingface_hub, and asks for nothing over the network.
+you already hold. `series_heads` and `births` say what heads attend to, and since when. `load_hooked` gives one
+checkpoint as a HookedTransformer. Importing this package imports neither transformers nor huggingface_hub, and asks for
+nothing over the network.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from mechplateau.llm.config import SeriesConfig
     from mechplateau.llm.demo import DemoConfig, train_demo
     from mechplateau.llm.generation import Generation, generate
+    from mechplateau.llm.heads import births, series_heads
     from mechplateau.llm.hooked import load_hooked
     from mechplateau.llm.identity import Identity, identify
     from mechplateau.llm.measures import measure
@@ -30,12 +32,14 @@ _HOMES = {
     "Verdict": "verdicts",
     "analysis_folder": "analysis",
     "analyze_series": "analysis",
+    "births": "heads",
     "generate": "generation",
     "identify": "identity",
     "judge": "verdicts",
     "load_hooked": "hooked",
     "load_prompts": "prompts",
     "measure": "measures",
+    "series_heads": "heads",
     "train_demo": "demo",
 }
 
@@ -48,12 +52,14 @@ __all__ = [
     "Verdict",
     "analysis_folder",
     "analyze_series",
+    "births",
     "generate",
     "identify",
     "judge",
     "load_hooked",
     "load_prompts",
     "measure",
+    "series_heads",
     "train_demo",
 ]
 

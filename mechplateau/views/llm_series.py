@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ def plot_series(table: pd.DataFrame) -> PaperFigure:
         grid = figure.add_gridspec(3, 2, height_ratios=(1, 1, 1.15))
         for (column, title, label, color), place in zip(_PANELS, range(4), strict=True):
             ax = figure.add_subplot(grid[place // 2, place % 2])
-            _draw_curve(ax, rows, column, COLORS[color])
+            draw_curve(ax, rows, column, COLORS[color])
             ax.set_title(title)
             ax.set_ylabel(label)
             if column in ("cos_final", "repetition"):
@@ -93,16 +94,37 @@ def segments(table: pd.DataFrame) -> list[list[int]]:
     return lines
 
 
+@dataclass(frozen=True)
+class HeadsSection:
+    """What the page shows of the heads.
+
+    Attributes:
+        figure: of `mechplateau.views.llm_heads.plot_heads`.
+        births: layer, head, set, born, most, most_at, last.
+        note: on what they were measured, a sentence.
+    """
+
+    figure: PaperFigure
+    births: pd.DataFrame
+    note: str
+
+
 def render_series(
-    table: pd.DataFrame, *, title: str, summary: Sequence[str] = (), examples: Examples | None = None
+    table: pd.DataFrame,
+    *,
+    title: str,
+    summary: Sequence[str] = (),
+    examples: Examples | None = None,
+    heads: HeadsSection | None = None,
 ) -> str:
-    """The page: findings, figure, a verdict a checkpoint, and what the checkpoints wrote.
+    """The page: findings, figure, a verdict a checkpoint, the heads, and what the checkpoints wrote.
 
     Args:
         table: as for `plot_series`, with `label`, `note`, `hash`, `dtype`, `distance`.
         title: what the series is called.
         summary: the findings, a sentence each.
         examples: completions to show.
+        heads: what the heads attend to.
 
     Returns:
         Self-contained HTML without scripts; nothing in it is fetched, and text from outside is escaped.
@@ -117,6 +139,7 @@ def render_series(
         style=(_TEMPLATES / "report.css").read_text(encoding="utf-8"),
         figure=base64.b64encode(_svg(table)).decode() if table["cos_final"].notna().any() else None,
         rows=[_cells(row) for _, row in table.iterrows()],
+        heads=None if heads is None else _heads(heads),
         examples=[
             (
                 visible_token(prompt),
@@ -140,34 +163,52 @@ def save_series(
     title: str,
     summary: Sequence[str] = (),
     examples: Examples | None = None,
+    heads: HeadsSection | None = None,
 ) -> Path:
     """Write the page as one HTML file, whole or not at all.
 
     Raises:
         ViewError: the file cannot be written.
     """
-    html = render_series(table, title=title, summary=summary, examples=examples)
+    html = render_series(table, title=title, summary=summary, examples=examples, heads=heads)
     # A lone surrogate has no UTF-8 form; as a character reference it shows as the replacement character.
     return write_file(file_path(path), html.encode("utf-8", errors="xmlcharrefreplace"))
 
 
-def _draw_curve(ax: Axes, rows: pd.DataFrame, column: str, color: str) -> None:
-    steps, values = _numbers(rows["step"]), _numbers(rows[column])
-    for line in segments(rows):
-        ax.plot(steps[line], values[line], color=color, linewidth=1.4, marker="o", markersize=2.6, zorder=3)
-    doubtful = rows["doubtful"].to_numpy(bool)
-    ax.plot(
-        steps[doubtful],
-        values[doubtful],
-        linestyle="none",
-        marker="x",
-        markersize=5,
-        markeredgewidth=1.2,
-        color=_DOUBT,
-        zorder=4,
-    )
-    for step in steps[rows["verdict"].isin(_ABSENT).to_numpy()]:
-        ax.axvline(step, color="#999999", linewidth=0.8, linestyle=":", zorder=1)
+def draw_curve(
+    ax: Axes,
+    rows: pd.DataFrame,
+    column: str,
+    color: Any,
+    label: str | None = None,
+    *,
+    linewidth: float = 1.4,
+    markers: bool = True,
+) -> None:
+    """Draw a column over the steps: lines where the table joins its rows; with markers also points, crosses where a
+    checkpoint is doubtful, and dotted lines where one is missing."""
+    steps, values = numbers_of(rows["step"]), numbers_of(rows[column])
+    for i, line in enumerate(segments(rows)):
+        # A point by itself would not show without a marker.
+        marker = "o" if markers or len(line) == 1 else None
+        ax.plot(
+            steps[line], values[line], color=color, linewidth=linewidth, marker=marker, markersize=2.6, zorder=3,
+            label=label if i == 0 else None,
+        )  # fmt: skip
+    if markers:
+        doubtful = rows["doubtful"].to_numpy(bool)
+        ax.plot(
+            steps[doubtful],
+            values[doubtful],
+            linestyle="none",
+            marker="x",
+            markersize=5,
+            markeredgewidth=1.2,
+            color=_DOUBT,
+            zorder=4,
+        )
+        for step in steps[rows["verdict"].isin(_ABSENT).to_numpy()]:
+            ax.axvline(step, color="#999999", linewidth=0.8, linestyle=":", zorder=1)
     ax.set_xlabel("step")
     positive = steps[steps > 0]
     if len(positive) and positive.max() / positive.min() > 50:
@@ -182,7 +223,7 @@ def _draw_layers(ax: Axes, rows: pd.DataFrame) -> None:
 
     layers = [name for name in rows.columns if re.fullmatch(r"cos_layer_\d+", name)]
     names = ["cos_embed", *layers, "cos_final"]
-    values = np.stack([_numbers(rows[name]) for name in names])
+    values = np.stack([numbers_of(rows[name]) for name in names])
     ax.set_title("COS at every layer")
     colors = colormaps["magma"].with_extremes(bad="#dddddd")
     known = values[np.isfinite(values)]
@@ -236,6 +277,24 @@ def _cells(row: pd.Series[Any]) -> dict[str, Any]:
     }
 
 
+def _heads(heads: HeadsSection) -> dict[str, Any]:
+    return {
+        "figure": base64.b64encode(heads.figure._render(".svg", dpi=100)).decode(),
+        "note": visible_token(heads.note),
+        "rows": [
+            [
+                f"L{row['layer']}H{row['head']}",
+                visible_token(str(row["set"])).replace("_", " "),
+                _whole(row["born"]),
+                _number(row["most"]),
+                _whole(row["most_at"]),
+                _number(row["last"]),
+            ]
+            for row in heads.births.to_dict("records")
+        ],
+    }
+
+
 def _svg(table: pd.DataFrame) -> bytes:
     return plot_series(table)._render(".svg", dpi=100)
 
@@ -245,7 +304,8 @@ def _thinned(labels: list[str]) -> list[str]:
     return labels[::stride]
 
 
-def _numbers(column: pd.Series[Any]) -> np.ndarray:
+def numbers_of(column: pd.Series[Any]) -> np.ndarray:
+    """A column as floats, NaN where it is undefined."""
     return column.to_numpy(dtype="float64", na_value=float("nan"))
 
 

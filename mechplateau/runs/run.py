@@ -109,7 +109,8 @@ class Run:
             return None
         reached = self.reached
         stopped = reached in resumable or reached == self.config.training.stop_at
-        return reached if stopped and not Cadence(self.config).ends(reached, self.solved_at) else None
+        solved = solved_in(self.metrics)
+        return reached if stopped and not Cadence(self.config).ends(reached, solved) else None
 
     @property
     def steps(self) -> tuple[int, ...]:

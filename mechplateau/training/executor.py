@@ -1,8 +1,8 @@
 """Work in processes of its own: one function takes jobs, and local processes serve it.
 
 A job is a registered function, plain arguments and the folder it writes; what comes of it lies in that folder. Classes
-that the caller has registered (tasks, model kinds, interventions; also those of a notebook) travel to the process
-through its pipe, and are never written to a file.
+that the caller has registered (tasks, model kinds, interventions, measurements; also a notebook's) travel to the
+process through its pipe, and are never written to a file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
 from mechplateau.errors import ConfigError, UserError
+from mechplateau.measurements import base as measurements
 from mechplateau.models import interventions, kinds
 from mechplateau.tasks import base as tasks
 from mechplateau.training.interrupt import terminable
@@ -180,6 +181,10 @@ def _classes_of_the_caller() -> Iterator[bytes]:
         *(
             (interventions.register_intervention, interventions.intervention_class(kind))
             for kind in interventions.intervention_kinds()
+        ),
+        *(
+            (measurements.register_measurement, measurements.measurement_class(name))
+            for name in measurements.measurement_names()
         ),
     ]
     for register, cls in registered:

@@ -8,10 +8,11 @@ import textwrap
 
 import pytest
 
-from mechplateau import tasks
+from mechplateau import measurements, tasks
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
-from mechplateau.models import interventions
+from mechplateau.models import interventions, kinds
+from mechplateau.runs import load_run
 from mechplateau.training import executor, sweep, train
 from mechplateau.training.executor import Job, job_function, packed, perform, submit
 
@@ -20,7 +21,11 @@ from .conftest import tiny
 NOTEBOOK = """
     import torch
     from typing import Literal
+    from mechplateau.measurements.base import Column, Measurement, register_measurement
     from mechplateau.models.interventions import AttentionScale, register_intervention
+    from mechplateau.models.config import ModelConfig
+    from mechplateau.models.gpt import Gpt
+    from mechplateau.models.kinds import register_model_kind
     from mechplateau.tasks import register_task
     from mechplateau.tasks.mws import MovingWindowSum
 
@@ -32,9 +37,28 @@ NOTEBOOK = """
     @register_task
     class Cell(MovingWindowSum):
         name: Literal["cell"] = "cell"
+        model_kinds = ("mine",)
 
         def _sample(self, batch, generator, device):
             return moved(super()._sample(batch, generator, device))
+
+    class MineConfig(ModelConfig):
+        kind: Literal["mine"] = "mine"
+
+    @register_model_kind
+    class Mine(Gpt):
+        config_class = MineConfig
+
+    @register_measurement
+    class Largest(Measurement):
+        name = "largest"
+        needs = frozenset()
+
+        def columns(self):
+            return (Column("largest", "1", "largest output", "never"),)
+
+        def measure(self, seen, batch):
+            return {"largest": seen.outputs.max()}
 
     @register_intervention
     class Twice(AttentionScale):
@@ -46,7 +70,9 @@ NOTEBOOK = """
 def notebook(monkeypatch):
     """The classes of a notebook: their module is __main__, which no other process can import."""
     monkeypatch.setattr(tasks.base, "_REGISTRY", dict(tasks.base._REGISTRY))
+    monkeypatch.setattr(kinds, "_REGISTRY", dict(kinds._REGISTRY))
     monkeypatch.setattr(interventions, "_REGISTRY", dict(interventions._REGISTRY))
+    monkeypatch.setattr(measurements.base, "_REGISTRY", dict(measurements.base._REGISTRY))
     cell = {"__name__": "__main__"}
     exec(compile(textwrap.dedent(NOTEBOOK), "<cell>", "exec", dont_inherit=True), cell)
     return cell
@@ -54,12 +80,15 @@ def notebook(monkeypatch):
 
 def test_a_notebooks_classes_travel_and_leave_no_trace(notebook, tmp_path):
     config = tiny(interventions=[{"kind": "twice", "c": 2.0}], training={"steps": 3})
-    config = RunConfig.parse({**config.data(), "task": {**config.task.data(), "name": "cell"}})
+    own = {"task": {**config.task.data(), "name": "cell"}, "model": {"d_model": 8, "kind": "mine"}}
+    config = RunConfig.parse({**config.data(), **own})
+    config = config.with_(evaluation={"measurements": ["largest"]})
     (result,) = sweep.sweep([config], runs_dir=tmp_path / "sweep", jobs=1, threads=1, device="cpu")
     assert (result.outcome, result.message) == ("finished", "")
     alone = train(config, runs_dir=tmp_path / "alone", threads=1)
     written = {path.relative_to(alone.path) for path in alone.path.rglob("*")}
     assert {path.relative_to(result.path) for path in result.path.rglob("*")} == written
+    assert alone.metrics["largest"].equals(load_run(result.path).metrics["largest"])
     for name in written:
         one, other = alone.path / name, result.path / name
         if one.is_file() and name.name not in ("environment.json", "metrics.parquet"):

@@ -1,7 +1,9 @@
 """What an evaluation records: measurements with documented columns, one registry for all of them."""
 
 from mechplateau.measurements import inside as inside  # registers its measurements
+from mechplateau.measurements import language as language  # registers its measurements
 from mechplateau.measurements import outputs as outputs  # registers its measurements
+from mechplateau.measurements import regression as regression  # registers its measurements
 from mechplateau.measurements.base import (
     Measurement,
     Seen,

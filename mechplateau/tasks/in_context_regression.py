@@ -92,6 +92,10 @@ class InContextRegression(TaskBase):
         return SquaredError()
 
     @property
+    def measurement_names(self) -> tuple[str, ...]:
+        return ("loss", "regression_predictions", "regression_weights", "regression_attention")
+
+    @property
     def trivial_loss(self) -> float:
         """That of answering 0 to everything: D + σ², or with M tasks their mean square and σ²."""
         if self.n_tasks is None:

@@ -127,6 +127,10 @@ class Text(TaskBase):
         return NextToken()
 
     @property
+    def measurement_names(self) -> tuple[str, ...]:
+        return ("loss", "language_behavior", "language_heads", "language_weights")
+
+    @property
     def trivial_loss(self) -> float:
         """Entropy of a single token of the training part, in nats; of repeated rows, that of a uniform one."""
         counts = torch.bincount(self.corpus().train, minlength=self.vocab_size).double()

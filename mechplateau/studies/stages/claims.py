@@ -1,0 +1,97 @@
+"""The study's claims, with their ranges. Written down before the runs on record were made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mechplateau.studies.claims import OURS, Claim
+
+_PAPER = "arXiv 2402.02364"
+_RELEASED = "released curves of arXiv 2402.02364"
+
+
+def _claim(id: str, figure: str, recipe: str, number: str, text: str, **rest: Any) -> Claim:
+    return Claim(
+        study="stages",
+        id=id,
+        figure=figure,
+        recipe=recipe,
+        number=number,
+        text=text,
+        **{"source": OURS, "seeds": 5, **rest},
+    )
+
+
+def _same_seed(step: int, gap: float, norm: float) -> tuple[Claim, Claim]:
+    """The run of a seed against the released model of the same seed."""
+    words = f"At index {step:,}, a run is where the released model of its seed is"
+    return (
+        _claim(
+            f"lr-gap-{step}", "B.3", "lr-true", f"ridge_gap_off_{step}", f"{words}: the distance from ridge",
+            high=gap, paper="five curves, one a seed", source=_RELEASED,
+        ),
+        _claim(
+            f"lr-norm-{step}", "B.3", "lr-true", f"weight_norm_off_{step}", f"{words}: the norm of its weights",
+            high=norm, paper="five curves, one a seed", source=_RELEASED,
+        ),
+    )  # fmt: skip
+
+
+def _lr(id: str, number: str, text: str, figure: str = "5", **rest: Any) -> Claim:
+    return _claim(id, figure, "lr-true", number, text, **rest)
+
+
+def _bigram(id: str, number: str, text: str, **rest: Any) -> Claim:
+    return _claim(id, "4", "lm-bigram", number, text, **rest)
+
+
+def _induction(id: str, number: str, text: str, figure: str = "induction", **rest: Any) -> Claim:
+    return _claim(id, figure, "lm-induction", number, text, **rest)
+
+
+CLAIMS = (
+    _bigram("bigram-early", "bigram_at", "Bigrams are learned first", low=100, high=800,
+            paper="lowest at step 700", source=_PAPER),
+    _bigram("bigram-left", "bigram_rise", "Then predictions move away from bigrams", low=0.3,
+            paper="excess .33, later 1.63 nats", source=_PAPER),
+    _bigram("positions-unused", "delta_then", "While bigrams are learned, positions are not used", high=0.02,
+            paper=".03 nats at the end of the first stage", source=_PAPER),
+    _bigram("positions-used", "delta_end", "Later, positions are used", low=0.4,
+            paper="1.62 nats at the end", source=_PAPER),
+    _bigram("grams-4", "gram_gain_4", "After bigrams come longer n-grams: 4-grams are predicted better than text",
+            low=1.5, paper="n-grams in the second stage", source=_PAPER),
+    _bigram("previous-token", "previous_token", "A head begins to attend to the token before", low=0.06,
+            paper=".03 at first, .29 at the end", source=_PAPER),
+    _bigram("no-induction", "prefix_B", "On text alone, this small and short, no induction head forms", high=0.05),
+    _lr("lr-zero", "mse_above_zero_1465", "First the model learns to answer 0: its error is that of answering 0",
+        low=-0.03, high=0.03, paper="4.120 to 4.144 at index 1,465", source=_RELEASED),
+    _lr("lr-zero-norm", "prediction_norm_1465", "and its predictions are small", high=0.03,
+        paper=".007 to .018", source=_RELEASED),
+    _lr("lr-context", "icl_4_8_quiet_12221", "Then it learns from the context: later pairs are predicted better",
+        low=-1.05, high=-0.75, paper="-.93 to -.85 at index 12,221", source=_RELEASED),
+    _lr("lr-context-not-yet", "icl_4_8_quiet_1465", "which it did not while it answered 0", low=0.0, high=0.4,
+        paper=".18 to .19 at index 1,465", source=_RELEASED),
+    _lr("lr-norm-grows", "prediction_norm_quiet_12221", "and its predictions grow", low=1.85, high=2.25,
+        paper="2.02 to 2.05 at index 12,221", source=_RELEASED),
+    *_same_seed(5050, 0.06, 0.04),
+    *_same_seed(7192, 0.04, 0.03),
+    *_same_seed(12221, 0.04, 0.04),
+    _lr("lr-spread", "ridge_gap_5050", "Other initial weights give other runs, within a spread", "B.3",
+        low=0.85, high=1.25),
+    _induction("prefix-B", "prefix_B", "With repeated rows, an induction head forms: it attends to what came after the "
+               "earlier token", low=0.5),
+    _induction("prefix-A", "prefix_A_of_best", "and not to the earlier token itself", high=0.02),
+    _induction("previous", "previous_token", "with a previous-token head in the layer before", low=0.2),
+    _induction("gain", "repeat_gain", "so that what repeats is predicted", low=3.0),
+    _induction("icl", "icl", "and text late in the context better than early in it", high=-0.3),
+    _induction("sudden", "induction_took", "It forms suddenly: within a quarter of the run", high=500),
+    _induction("after-bigrams", "induction_at", "long after bigrams", low=800, high=2000),
+    _induction("attention-first", "prefix_lead", "Attention is ahead of the loss, as on the plateau of a task: prefix "
+               "matching is half-way no later than the repeat gain", figure="plateau-signs", low=0),
+    _induction("collapse", "cos_drop", "Hidden states are more alike before the transition than after it, as on a "
+               "plateau", figure="plateau-signs", low=0.1),
+    _induction("repetition", "repetition_drop", "Predictions repeat themselves more before the transition than after "
+               "it, as on a plateau", figure="plateau-signs", low=0.02),
+)  # fmt: skip
+
+__all__ = ["CLAIMS"]

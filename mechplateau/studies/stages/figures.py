@@ -1,0 +1,146 @@
+"""The study's figures, by the paper's numbers; `induction` and `plateau-signs` are ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+
+from mechplateau.studies.figures import Elsewhere, Figure
+from mechplateau.studies.panels import Panel
+
+
+def _named(*names: str) -> Callable[[pd.DataFrame], Sequence[str]]:
+    return lambda table: [name for name in names if name in table.columns]
+
+
+def _begin(*starts: str) -> Callable[[pd.DataFrame], Sequence[str]]:
+    return lambda table: [name for name in table.columns if name.startswith(starts)]
+
+
+def _matching(start: str, end: str) -> Callable[[pd.DataFrame], Sequence[str]]:
+    return lambda table: [name for name in table.columns if name.startswith(start) and name.endswith(end)]
+
+
+_LOSS = Panel("Loss on held-out text", "nats", _named("test_loss"))
+_BIGRAM = Panel("Bigrams", "nats", _named("bigram_excess"))
+_DELTA = Panel("Without positions", "nats", _named("position_delta"))
+_GRAMS = Panel("n-grams", "times better", _named("gram_score_2", "gram_score_3", "gram_score_4"))
+_PREVIOUS = Panel("Previous token", "share", _begin("previous_token_L0"))
+_PREFIX_B = Panel("Prefix matching, B", "share", _begin("prefix_B_L1"))
+_PREFIX_A = Panel("Prefix matching, A", "share", _begin("prefix_A_L1"))
+_ICL = Panel("In-context score", "nats", _named("icl"))
+_GAIN = Panel("Repeat gain", "nats", _named("repeat_gain"))
+_COMPOSITION = Panel("K-composition", "score", _named("composition_K_mean", "composition_K_max"))
+_NORMS = _matching("ln", "_mean")
+
+_LANGUAGE = (_BIGRAM, _DELTA, _GRAMS, _PREVIOUS, _PREFIX_B, _ICL)
+_BIGRAMS, _REGRESSION = ("lm-bigram",), ("lr-true",)
+
+FIGURES = (
+    Figure("4", "Text: bigrams, then n-grams with positions", _BIGRAMS, (_LOSS, *_LANGUAGE)),
+    Figure(
+        "5",
+        "Regression: answering 0, then learning from the context",
+        _REGRESSION,
+        (
+            Panel("Predictions", "mean of ŷ²", _named("prediction_norm_quiet")),
+            Panel("In-context gains", "y²", _named("icl_1_4_quiet", "icl_4_8_quiet")),
+            Panel("Final LayerNorm", "gain", _named("ln_final_mean", "ln_final_min", "ln_final_max")),
+        ),
+    ),
+    Figure(
+        "B.3",
+        "Regression: distance from ridge and norm of the weights",
+        _REGRESSION,
+        (
+            Panel("Distance from ridge", "y²", _named("ridge_gap")),
+            Panel("Norm of the weights", "norm", _named("weight_norm")),
+            Panel("Error above answering 0", "y²", _named("mse_above_zero")),
+        ),
+    ),
+    Figure(
+        "C.2",
+        "Text: loss without positions, by position",
+        _BIGRAMS,
+        (Panel("Without positions", "nats", _begin("position_delta_"), ordered=True),),
+    ),
+    Figure(
+        "C.3",
+        "Text: principal components of the positions",
+        _BIGRAMS,
+        (Panel("Positions", "share", _begin("position_share_"), share=True),),
+    ),
+    Figure("C.4", "Text: K-composition", _BIGRAMS, (_COMPOSITION,)),
+    Figure(
+        "D.1",
+        "Regression: distance from the mean task",
+        _REGRESSION,
+        (Panel("Distance from the mean task", "y²", _named("task_prior_distance")),),
+    ),
+    Figure(
+        "D.4",
+        "Regression: embeddings",
+        _REGRESSION,
+        (
+            Panel("Smallest shares", "share", _named("embed_share_min", "positions_share_max")),
+            Panel("Effective rank", "rank", _named("embed_effective_rank", "positions_effective_rank")),
+            Panel("Alignment", "cosine", _begin("alignment_"), share=True),
+        ),
+    ),
+    *(
+        Figure(
+            id,
+            f"Regression: {title}",
+            _REGRESSION,
+            tuple(
+                Panel(f"Layer {layer}, {kind} tokens", axis, _begin(f"{column}_{kind}_L{layer}"), share=True)
+                for layer in (0, 1)
+                for kind in "xy"
+            ),
+        )
+        for id, title, axis, column in (
+            ("D.5", "attention to x tokens", "share", "to_x"),
+            ("D.6", "entropy of attention", "share", "entropy"),
+            ("D.7", "variability of attention", "share", "variability"),
+        )
+    ),
+    Figure(
+        "D.8",
+        "Regression: what the output reads",
+        _REGRESSION,
+        (Panel("Read-out", "share", _named("readout_small", "readout_top"), share=True),),
+    ),
+    Figure("D.9", "Regression: LayerNorms", _REGRESSION, (Panel("Mean gains", "gain", _NORMS),)),
+    Figure(
+        "induction",
+        "Repeated rows: bigrams, then an induction head",
+        ("lm-induction",),
+        (_BIGRAM, _GAIN, _PREVIOUS, _PREFIX_B, _PREFIX_A, _COMPOSITION, _ICL),
+    ),
+    Figure(
+        "plateau-signs",
+        "Does the induction transition show a plateau's signs?",
+        ("lm-induction",),
+        (
+            _GAIN,
+            _PREFIX_B,
+            Panel("Hidden states in the repetition", "cosine", _named("repeat_cos")),
+            Panel("Repeated predictions", "share", _named("repeat_repetition"), share=True),
+        ),
+    ),
+)
+
+_TABLE = "the second table of a run, which `mechplateau.development.afterwards` makes over its checkpoints"
+_GPU = "needs the paper's size on a GPU (preset lm-paper)"
+
+ELSEWHERE = {
+    "1": Elsewhere("learning coefficient", (), f"its learning coefficients are in {_TABLE}"),
+    "2": Elsewhere("toy losses", (), "its losses are in `mechplateau.development.toys`"),
+    "B.4": Elsewhere("curvature", (), f"it is in {_TABLE}"),
+    "D.3": Elsewhere("other sizes of data", (), f"it is in {_TABLE}"),
+    "C.1": Elsewhere("tokens that changed", (), _GPU),
+    "E": Elsewhere("one layer", (), f"{_GPU}, with model.n_layers=1"),
+}
+
+__all__ = ["ELSEWHERE", "FIGURES"]

@@ -1,0 +1,38 @@
+"""What the study of stages trains: the presets of its two tasks, stopped where the numbers are read off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mechplateau.schema import laid_over
+from mechplateau.studies.recipes import Recipe
+from mechplateau.tasks.in_context_regression import InContextRegression
+from mechplateau.tasks.text import Text
+
+LR_END = 12_221
+"""The released index up to which all seeds of the paper's schedule are run here; its schedule counts on 500,000."""
+
+
+def _stopped(settings: Mapping[str, Any], step: int) -> dict[str, Any]:
+    return laid_over(settings, {"training": {"stop_at": step}})
+
+
+RECIPES = (
+    Recipe(
+        "lr-true",
+        "in_context_regression",
+        "the paper's schedule, up to index 12,221",
+        _stopped(InContextRegression.presets["lr-true"], LR_END),
+    ),
+    Recipe(
+        "lr-fast",
+        "in_context_regression",
+        "eight times the rate on an eighth of the steps",
+        InContextRegression.presets["lr-fast"],
+    ),
+    Recipe("lm-bigram", "text", "the source of Python's standard library", Text.presets["lm-bigram"]),
+    Recipe("lm-induction", "text", "half of the rows repeat a random segment", Text.presets["lm-induction"]),
+)
+
+__all__ = ["LR_END", "RECIPES"]

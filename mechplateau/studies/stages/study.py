@@ -1,0 +1,22 @@
+"""Stagewise development as a study."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from mechplateau.studies.stages.claims import CLAIMS
+from mechplateau.studies.stages.figures import ELSEWHERE, FIGURES
+from mechplateau.studies.stages.recipes import RECIPES
+from mechplateau.studies.stages.summary import numbers
+from mechplateau.studies.study import Study
+
+STUDY = Study(
+    name="stages",
+    title="Stages of training: regression in context and attention-only language models (arXiv 2402.02364)",
+    recipes=RECIPES,
+    figures=FIGURES,
+    claims=CLAIMS,
+    numbers=numbers,
+    elsewhere=ELSEWHERE,
+    results=resources.files("mechplateau.studies.stages") / "results",
+)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from mechplateau import cli_llm
 from mechplateau.circuits import attention_scores, repeated_tokens
+from mechplateau.cli import llm as cli_llm
 from mechplateau.errors import CheckpointError
 from mechplateau.llm import analyze_series, births, load_hooked, series_heads
 from mechplateau.views.llm_heads import plot_heads

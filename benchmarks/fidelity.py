@@ -23,41 +23,41 @@ class Fidelity:
 
     seed: int
     drop: int | None
-    cos_peak: float
-    cos_peak_step: int
-    apm_start: float
+    cos_peak: float | None
+    cos_peak_step: int | None
+    apm_start: float | None
     apm_half_way: float | None
-    apm_end: float
+    apm_end: float | None
     copy_right: int | None
-    repetition_peak: float
-    accuracy_end: float
+    repetition_peak: float | None
+    accuracy_end: float | None
 
     @property
     def apm_rise(self) -> float | None:
         """Growth of attention progress from the start to half-way to the drop, relative."""
-        return None if self.apm_half_way is None else self.apm_half_way / self.apm_start - 1
+        return (
+            None
+            if self.apm_half_way is None or not self.apm_start
+            else self.apm_half_way / self.apm_start - 1
+        )
 
 
 def fidelity_of(run: Run) -> Fidelity:
-    """The numbers of a run; peaks are of the whole curve, `copy_right` is the first step from which y₀ stays ≥ 0.99
-    for three measurements in a row."""
-    table, drop = run.metrics, run.phases.plateau.drop
-    half_way = None
-    if drop is not None:
-        half_way = float(table["apm_window"].iloc[(table["step"] - drop / 2).abs().argmin()])
+    """The numbers of a run: its signs, and `copy_right`, the first step from which y₀ stays ≥ 0.99 for three
+    measurements in a row."""
+    table, signs = run.metrics, run.signs
     right = (table["accuracy_out_0"] >= 0.99).rolling(3).sum().shift(-2) == 3
-    peak = table["cos_final"].idxmax()
     return Fidelity(
         seed=run.config.seed,
-        drop=drop,
-        cos_peak=float(table["cos_final"][peak]),
-        cos_peak_step=int(table["step"][peak]),
-        apm_start=float(table["apm_window"].iloc[0]),
-        apm_half_way=half_way,
-        apm_end=float(table["apm_window"].iloc[-1]),
+        drop=signs.plateau.drop,
+        cos_peak=signs.collapse.value,
+        cos_peak_step=signs.collapse.step,
+        apm_start=signs.progress_start.value,
+        apm_half_way=signs.progress_half_way.value if signs.plateau.found else None,
+        apm_end=signs.progress_end.value,
         copy_right=int(table["step"][right].iloc[0]) if right.any() else None,
-        repetition_peak=float(table["repetition"].max()),
-        accuracy_end=float(table["accuracy"].iloc[-1]),
+        repetition_peak=signs.repetition.value,
+        accuracy_end=signs.last("accuracy").value,
     )
 
 
@@ -68,16 +68,16 @@ def table_of(results: list[Fidelity]) -> str:
         "| ρ peak | accuracy at the end |\n|---|---|---|---|---|---|---|"
     )
     rows = [
-        f"| {r.seed} | {r.drop} | {r.cos_peak:.3f} ({r.cos_peak_step}) "
-        f"| {r.apm_start:.3f} → {_text(r.apm_half_way)} → {r.apm_end:.3f} | {r.copy_right} "
-        f"| {r.repetition_peak:.2f} | {r.accuracy_end:.3f} |"
+        f"| {r.seed} | {r.drop} | {_text(r.cos_peak)} ({r.cos_peak_step}) "
+        f"| {_text(r.apm_start)} → {_text(r.apm_half_way)} → {_text(r.apm_end)} | {r.copy_right} "
+        f"| {_text(r.repetition_peak, 2)} | {_text(r.accuracy_end)} |"
         for r in results
     ]
     return "\n".join([head, *rows])
 
 
-def _text(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.3f}"
+def _text(value: float | None, digits: int = 3) -> str:
+    return "undefined" if value is None else f"{value:.{digits}f}"
 
 
 def main() -> None:

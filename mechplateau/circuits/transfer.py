@@ -25,17 +25,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
-from mechplateau.metrics.plateau import Plateau
 from mechplateau.models.initialization import TOKEN_AXIS
 from mechplateau.models.kinds import kind_of
 from mechplateau.runs import Run
 from mechplateau.runs.phases import Phase
 from mechplateau.schema import whole_number
+from mechplateau.signs import Plateau, falls_to
 from mechplateau.tasks import sequence_task
 from mechplateau.training import train
 
@@ -126,8 +125,8 @@ class PlateauLeft:
     Attributes:
         left: (reached − onset) / (drop − onset) of the baseline's plateau, at least 0: 0 where the plateau is gone, 1
             where it is as long as before, more where it is longer. None where it is undefined.
-        reached: first evaluated step at which the loss (running median of 3) is half-way down from the baseline's
-            plateau to its end; None where it never is.
+        reached: first evaluated step at which the loss, smoothed as for a plateau's drop, is half-way down from the
+            baseline's plateau to its end; None where it never is.
         why: why `left` is None.
         ratio: reached / drop of the baseline: 1 where the run is as late, and not cut off at the baseline's onset. None
             where `left` is.
@@ -153,12 +152,10 @@ def plateau_left(metrics: pd.DataFrame, baseline: Plateau) -> PlateauLeft:
     half_way = (baseline.plateau_level + baseline.final_level) / 2
     if metrics.empty:
         return PlateauLeft(None, None, "nothing was measured yet")
-    smooth = metrics["loss"].astype(float).rolling(3, center=True, min_periods=1).median().to_numpy()
-    below = np.flatnonzero(smooth <= half_way)
-    if not len(below):
-        last = int(metrics["step"].iloc[-1])
-        return PlateauLeft(None, None, f"the loss does not come half-way down within {last} steps")
-    reached = int(metrics["step"].iloc[below[0]])
+    found = falls_to(metrics, half_way, baseline.column)
+    if found.step is None:
+        return PlateauLeft(None, None, f"the loss does not come half-way down within {found.rows.last} steps")
+    reached = found.step
     left = max(0.0, (reached - baseline.onset) / (baseline.drop - baseline.onset))
     return PlateauLeft(left, reached, ratio=reached / baseline.drop)
 

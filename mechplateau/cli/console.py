@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pandas as pd
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
@@ -24,12 +25,15 @@ from mechplateau.config import RunConfig
 from mechplateau.errors import RunError
 from mechplateau.report import run_view
 from mechplateau.runs import Run
+from mechplateau.signs import COLLAPSE, NO_PLATEAU, Signs, collapse_columns
 from mechplateau.training.loop import Row
 from mechplateau.training.sweep import SweepResult
 from mechplateau.views.summary import SOLVED_LABEL, Peak, key_numbers, solved_text, verdict
 
 PLAIN_INTERVAL = 30.0
 """Seconds between lines where the output is a file or a pipe."""
+CHOSEN_AGAIN = 1.0
+"""Seconds until a live display asks again which columns stand for the run."""
 
 
 @contextmanager
@@ -53,6 +57,9 @@ class _Progress:
         self.console = console
         self.live: Live | None = None
         self.row: Row | None = None
+        self.rows: list[Row] = []
+        self.chosen: dict[str, str] = {}
+        self.chosen_at = 0.0
         self.last_line = time.monotonic()
         self.bar = Progress(
             TextColumn(escape(config.run_name)),
@@ -66,7 +73,11 @@ class _Progress:
 
     def on_step(self, step: int, row: Row | None) -> None:
         self.bar.update(self.task, completed=step)
-        self.row = row or self.row
+        if row is not None:
+            self.row = row
+            self.rows.append(
+                {name: row[name] for name in row if name.startswith(("step", "accuracy", "apm_", COLLAPSE))}
+            )
         if self.live is not None:
             self.live.update(self.draw())
         elif step == self.steps or time.monotonic() - self.last_line > PLAIN_INTERVAL:
@@ -80,11 +91,17 @@ class _Progress:
         if self.row is None:
             return ""
         shown = [("loss", "loss"), ("accuracy", "accuracy"), ("repetition", "ρ")]
-        shown += [(name, "APM") for name in self.row if name.startswith("apm_") and name != "apm_zero_count"][
-            :1
-        ]
-        shown += [(name, "COS") for name in self.row if name.startswith("cos_final")][:1]
+        if self.live is None or time.monotonic() - self.chosen_at > CHOSEN_AGAIN:
+            self.chosen_at, self.chosen = time.monotonic(), stand_for(self.rows)
+        shown += self.chosen.items()
         return "  ".join(f"{label} {_number(self.row.get(name))}" for name, label in shown)
+
+
+def stand_for(rows: Sequence[Row]) -> dict[str, str]:
+    """Of attention progress and COS, the columns that stand for a run so far: column → what it is called here."""
+    signs = Signs(pd.DataFrame(rows), plateau=NO_PLATEAU)
+    names = {name: "APM" for name in [signs.progress_column] if name is not None}
+    return names | ({signs.collapse_column: "COS"} if collapse_columns(signs.metrics) else {})
 
 
 def print_run(run: Run) -> None:

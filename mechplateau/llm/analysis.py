@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechplateau import signs
 from mechplateau.devices import device_named
 from mechplateau.errors import CheckpointError, ConfigError
 from mechplateau.llm.config import SeriesConfig
@@ -367,7 +368,8 @@ def _peak(table: pd.DataFrame) -> list[str]:
     rows = table[~table["doubtful"] & table["step"].notna() & table["cos_final"].notna()]
     if rows.empty:
         return []
-    peak, last = rows.iloc[int(rows["cos_final"].to_numpy().argmax())], rows.iloc[-1]
+    found = signs.peak(rows, "cos_final", signs.all_rows(rows))
+    peak, last = rows[rows["step"] == found.step].iloc[0], rows.iloc[-1]
     later = (
         f"; at step {last['step']} it is {last['cos_final']:.2f} (repetition {_shown(last['repetition'])})"
         if last["step"] != peak["step"]

@@ -8,7 +8,6 @@ output row r is the position that predicts output r.
 |---|---|---|---|---|
 | `accuracy_per_output` | mean over B of [ŷ_r = y_r] | share | each output | |
 | `accuracy` | its mean over r | share | all outputs | None: n = 0 |
-| `solved_at` | first measured step with an accuracy of at least 0.95 | steps | accuracy curve | None: not solved |
 | `loss_per_output` | mean over B of −log p(y_r) | nats | each output row | |
 | `repetition_frequency` | ρ: mean of [y_i = y_{i+1}] | share | adjacent pairs | None: n < 2 |
 | `sequence_entropy` | mean over B of −Σ_v f_v log f_v | nats | all outputs | one token only: 0; None: n = 0 |
@@ -21,19 +20,27 @@ output row r is the position that predicts output r.
 | `cosine_per_output` | cos_out_r: mean over i > r | cosine | r = 0 … n−2 | None: n < 2 |
 | `mean_norm` | mean of abs h_i | activation | all output rows | None: n = 0 |
 | `stable_rank` | mean over B of ‖X‖_F² / ‖X‖₂² | rank | all output rows | X = 0: left out, counted; all 0: NaN |
-| `find_plateau` | onset, drop, level: see `plateau.py` | steps | loss curve | `found=False` and a reason |
 
 An empty batch is a ValueError everywhere. Only the data can tell that all of a batch's matrices are zero, so
 `stable_rank` says it with a count and a NaN, which whoever writes tables must turn into null.
+
+What is read off a table is in `mechplateau.signs`; its `find_plateau`, `Plateau`, `solved_at` and `SOLVED` keep their
+old names here.
 """
 
-from .accuracy import SOLVED, accuracy, accuracy_per_output, solved_at
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from .accuracy import accuracy, accuracy_per_output
 from .entropy import sequence_entropy
 from .loss import loss_per_output
-from .plateau import Plateau, find_plateau
 from .progress import attention_progress
 from .repetition import count_check, match_to_first, match_to_first_by_part, repetition_frequency
 from .similarity import cosine_matrix, cosine_per_output, mean_cosine, mean_norm, stable_rank
+
+_MOVED = ("SOLVED", "Plateau", "find_plateau", "solved_at")
 
 __all__ = [
     "SOLVED",
@@ -55,3 +62,9 @@ __all__ = [
     "solved_at",
     "stable_rank",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MOVED:  # by name: signs stand above metrics, which must not import them
+        return getattr(importlib.import_module("mechplateau.signs"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,15 +1,9 @@
 """Accuracy: how often the predicted output tokens are the right ones."""
 
-from collections.abc import Sequence
-
-import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ._shapes import require_sequences
-
-SOLVED = 0.95
-"""Accuracy from which a task counts as solved."""
 
 
 def accuracy_per_output(
@@ -45,14 +39,3 @@ def accuracy(
     """
     per_output = accuracy_per_output(predicted, target)
     return per_output.mean() if per_output.shape[0] else None
-
-
-def solved_at(steps: Sequence[int] | np.ndarray, accuracies: Sequence[float] | np.ndarray) -> int | None:
-    """First measured step with an accuracy of at least `SOLVED`; None where there is none: not solved.
-
-    Args:
-        steps: `[row]` measured steps, increasing.
-        accuracies: `[row]` accuracy of greedy generation, in [0, 1]; NaN where undefined.
-    """
-    solved = np.flatnonzero(np.asarray(accuracies, dtype=float) >= SOLVED)
-    return int(steps[solved[0]]) if len(solved) else None

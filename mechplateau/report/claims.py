@@ -1,27 +1,18 @@
 """The paper's four claims about a loss plateau, held against one run: a number, a range, and whether it is in it.
 
-A pure function of the metrics table, the task and the plateau that was found. Claims are about the way to the drop:
-the evaluations after step 0 and before it; a run without a plateau leaves them undecided. Peaks, and the columns that
-stand for a run where it has several, are those of its other numbers (`metrics.course`). A claim is left out where it
-means nothing: no partial solution known, a true output that repeats itself, no Ω, no pairs to compare. Definitions,
-with P and F the levels of the loss on the plateau and at the end:
+The numbers are signs of the run (`mechplateau.signs`, where they are defined). A run without a plateau leaves the
+claims undecided. A claim is left out where it means nothing: no partial solution known, a true output that repeats
+itself, no Ω, no pairs to compare.
 
-partial     A partial solution is generated first. Number: r / drop, with r the first step from which every output of
-            the task's partial solution is right in at least 0.95 of the samples, three evaluations running.
-            Holds: ≤ 0.9, and the other outputs right in at most 0.5 of the samples at r. In generation, so that the
-            final carry of a sum, written last, is right only once the digits before it are.
+partial     A partial solution is known first. Number: its step / the drop's. Holds: ≤ 0.9, and the other outputs right
+            in at most 0.5 of the samples at that step.
             Paper: y₀ of window sums is right after about 70 steps, drops at 155 to 205.
-repetition  Outputs repeat, or vary too little. Number: the largest running median of 3 evaluations of the model's ρ,
-            minus the mean ρ of the data; beside it the smallest such median of the entropy over the data's mean
-            entropy. Medians, so that one lucky batch is no finding; the peak itself is told as well.
+repetition  Outputs repeat, or vary too little. Number: `repetition_excess`; beside it `entropy_share`.
             Holds: ≥ 0.2, or an entropy of at most 0.7 of the data's.
             Paper: ρ rises from 0.06 to 0.3–0.8 in window sums; prefix sums have a low entropy.
-collapse    Hidden states collapse. Number: the largest COS of the final hidden states (where a task has several
-            groups of outputs, of the one where it is largest). Holds: ≥ 0.75.
+collapse    Hidden states collapse. Number: `collapse`. Holds: ≥ 0.75.
             Paper: 0.95–0.97 in window sums, about 0.80 in prefix sums.
-attention   Attention is ahead of the loss. Number: the share of its way from first to last value that APM has gone
-            when the loss is about to leave the plateau, that is at the plateau's last step. With several Ω or layers:
-            of the APM that is highest at the end.
+attention   Attention is ahead of the loss. Number: `ahead_of_loss`.
             Holds: ≥ 0.3; at the loss's own pace it would be 0.1.
             Paper: APM goes from 0.08 to 0.7–0.8 and is 0.35 at step 160, 0.5 at step 180: a share of 0.4 to 0.7.
 
@@ -32,25 +23,11 @@ Source: arXiv 2506.13688, sections 2 and 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mechplateau.metrics import course
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from mechplateau.metrics.plateau import Plateau
-    from mechplateau.tasks import Task
-
-RIGHT, IN_A_ROW = 0.95, 3
-"""An output is learned where it is right in this share of the samples, so many evaluations running."""
-
-LEAST_GROWTH = 0.05
-"""Attention progress that grows by less than this has no way that it could have gone a share of."""
+from mechplateau.signs import Signs, collapse_columns, progress_columns
 
 MOSTLY_REPEATED = 0.5
 """Data whose own outputs repeat this often say nothing about a bias to repeat."""
@@ -104,172 +81,106 @@ class Claim:
     passed: bool | None
 
 
-def claims_of(
-    metrics: pd.DataFrame, task: Task, plateau: Plateau, ranges: Ranges | None = None
-) -> tuple[Claim, ...]:
+def claims_of(signs: Signs, ranges: Ranges | None = None) -> tuple[Claim, ...]:
     """Measure the claims that mean something for this task.
 
     Args:
-        metrics: the run's table (columns: `mechplateau.training.measure`), NaN where undefined.
-        task: says which outputs are the partial solution.
-        plateau: as found in this table.
+        signs: of the run, with its task, which says which outputs are the partial solution.
         ranges: what to hold the run to; None: the module's.
 
     Returns:
         partial, repetition, collapse, attention, in this order, without those that do not apply.
     """
-    run = _Run(metrics, task, plateau, ranges or Ranges())
-    return tuple(
-        claim for claim in (_partial(run), _repetition(run), _collapse(run), _attention(run)) if claim
-    )
+    ranges = ranges or Ranges()
+    found = (rule(signs, ranges) for rule in (_partial, _repetition, _collapse, _attention))
+    return tuple(claim for claim in found if claim)
 
 
-class _Run:
-    """The table, and which of its rows are on the way to the drop."""
-
-    def __init__(self, metrics: pd.DataFrame, task: Task, plateau: Plateau, ranges: Ranges):
-        self.metrics, self.task, self.plateau, self.ranges = metrics, task, plateau, ranges
-        self.steps = metrics["step"].to_numpy()
-        none = np.zeros(len(metrics), bool)
-        self.way = none if plateau.drop is None else course.on_the_way(self.steps, plateau.drop)
-
-    def values(self, column: str) -> np.ndarray:
-        """A column, NaN where undefined, infinite or not there."""
-        return course.column(self.metrics, column)
-
-    def mean(self, columns: Iterable[str]) -> np.ndarray:
-        """The mean of several columns at each evaluation; NaN where one of them is."""
-        return np.mean([self.values(column) for column in columns], axis=0)
-
-    def smoothed(self, column: str) -> np.ndarray:
-        """The running median of 3 defined evaluations; NaN at the first and the last, which have one neighbor only."""
-        values = self.values(column)
-        known = np.flatnonzero(np.isfinite(values))
-        smooth = np.full(len(values), np.nan)
-        if len(known) >= 3:
-            smooth[known[1:-1]] = np.median(
-                [values[known[:-2]], values[known[1:-1]], values[known[2:]]], axis=0
-            )
-        return smooth
-
-    def peak(self, values: np.ndarray) -> tuple[float, int] | None:
-        """The largest value on the way, and its step; None where none is defined."""
-        return course.peak(values, self.steps, self.way)
-
-    @property
-    def missing(self) -> str:
-        """Why something could not be measured."""
-        return (
-            "undefined: no plateau" if self.plateau.drop is None else "undefined: not measured up to the drop"
-        )
+def _missing(signs: Signs) -> str:
+    """Why something could not be measured."""
+    return "undefined: no plateau" if signs.ends.drop is None else "undefined: not measured up to the drop"
 
 
-def _partial(run: _Run) -> Claim | None:
-    outputs, ranges = run.task.partial_outputs, run.ranges
-    others = [r for r in range(run.task.n_outputs) if outputs is None or r not in outputs]
-    if not outputs or not others:
+def _partial(signs: Signs, ranges: Ranges) -> Claim | None:
+    partial, drop = signs.partial, signs.ends.drop
+    if partial is None:
         return None
-    drop = run.plateau.drop
-    name = "A partial solution is generated first"
+    name = "A partial solution is known first"
     expected = (
         f"by {ranges.partial_by:g} of the way to the drop, others ≤ {ranges.others_below:g}; paper: about 0.4"
     )
-    accuracies = np.stack([run.values(f"accuracy_out_{r}") for r in outputs])
-    if drop is None or not np.isfinite(accuracies[:, run.way]).any():
-        return Claim("partial", name, expected, None, run.missing, None)
-    right = [bool(np.all(of_outputs >= RIGHT)) for of_outputs in accuracies.T]
-    starts = range(len(right) - IN_A_ROW + 1)
-    row = next((start for start in starts if all(right[start : start + IN_A_ROW])), None)
-    if row is None:
-        return Claim("partial", name, expected, None, "its outputs are never right for long", False)
-    step, of_others = int(run.steps[row]), float(run.mean(f"accuracy_out_{r}" for r in others)[row])
-    share = step / drop if drop else np.inf
-    which = f"output{'s' if len(outputs) > 1 else ''} {_listed(outputs)}"
-    measured = f"{which} right from step {step}, {share:.2f} of the way; others {of_others:.2f}"
-    if np.isnan(of_others):
-        return Claim("partial", name, expected, share, f"{measured} (undefined)", None)
-    passed = share <= ranges.partial_by and of_others <= ranges.others_below
-    return Claim("partial", name, expected, share, measured, bool(passed))
+    if drop is None or not partial.measured:
+        return Claim("partial", name, expected, None, _missing(signs), None)
+    if partial.step is None or signs.partial_lead is None:
+        return Claim("partial", name, expected, None, "its outputs are never known for long", False)
+    share = 1 - signs.partial_lead
+    which = f"output{'s' if len(partial.outputs) > 1 else ''} {_listed(partial.outputs)}"
+    measured = f"{which} known from step {partial.step}, {share:.2f} of the way; others "
+    if partial.others is None:
+        return Claim("partial", name, expected, share, f"{measured}undefined", None)
+    passed = share <= ranges.partial_by and partial.others <= ranges.others_below
+    return Claim("partial", name, expected, share, f"{measured}{partial.others:.2f}", passed)
 
 
-def _repetition(run: _Run) -> Claim | None:
-    if "repetition" not in run.metrics.columns:
+def _repetition(signs: Signs, ranges: Ranges) -> Claim | None:
+    if "repetition" not in signs.metrics.columns:
         return None
-    of_data = _mean(run.values("repetition_data"))
-    if of_data is not None and of_data > MOSTLY_REPEATED:
+    data = signs.of_data("repetition").value
+    if data is not None and data > MOSTLY_REPEATED:
         return None
-    ranges, name = run.ranges, "Outputs repeat, or vary too little"
+    name = "Outputs repeat, or vary too little"
     expected = (
         f"ρ ≥ {ranges.repetition_above:g} above the data's, or entropy ≤ {ranges.entropy_below:g} of it; "
         "paper: ρ 0.3 – 0.8"
     )
-    peak, lasting = run.peak(run.values("repetition")), run.peak(run.smoothed("repetition"))
-    if peak is None or lasting is None or of_data is None:
-        return Claim("repetition", name, expected, None, run.missing, None)
-    excess = lasting[0] - of_data
+    peak, excess = signs.repetition, signs.repetition_excess.value
+    if signs.ends.drop is None or excess is None or peak.value is None or data is None:
+        return Claim("repetition", name, expected, None, _missing(signs), None)
     passed = excess >= ranges.repetition_above
-    measured = (
-        f"peak ρ {peak[0]:.3f} at step {peak[1]}, data {of_data:.3f}; "
-        f"median of 3 evaluations {excess:.3f} above the data's"
-    )
-    lowest, entropy_data = run.peak(-run.smoothed("entropy")), _mean(run.values("entropy_data"))
-    if lowest is not None and entropy_data:
-        ratio = -lowest[0] / entropy_data
-        passed = passed or ratio <= ranges.entropy_below
-        measured += f"; entropy {ratio:.3f} of the data's at step {lowest[1]}"
-    return Claim("repetition", name, expected, excess, measured, bool(passed))
+    measured = f"peak ρ {peak.value:.3f} at step {peak.step}, {excess:.3f} above the data's {data:.3f}"
+    share = signs.entropy_share
+    if share.value is not None:
+        passed = passed or share.value <= ranges.entropy_below
+        measured += f"; entropy {share.value:.3f} of the data's at step {share.step}"
+    return Claim("repetition", name, expected, excess, measured, passed)
 
 
-def _collapse(run: _Run) -> Claim | None:
-    columns = [c for c in map(str, run.metrics.columns) if c.startswith("cos_final")]
-    if not columns:
+def _collapse(signs: Signs, ranges: Ranges) -> Claim | None:
+    if not collapse_columns(signs.metrics):
         return None
-    name, (low, high) = "Hidden states collapse", run.ranges.cos_peak
+    name, (low, high) = "Hidden states collapse", ranges.cos_peak
     within = f"COS ≥ {low:g}" if high >= 1 else f"COS {low:g} – {high:g}"
     expected = f"{within}; paper: 0.80 – 0.97, by task"
-    column = course.collapse_column(run.metrics, run.way)
-    peak = run.peak(run.values(column))
-    if peak is None:
-        return Claim("collapse", name, expected, None, run.missing, None)
-    at_drop = run.values(column)[run.steps <= run.plateau.drop][-1]
-    group = column.removeprefix("cos_final").replace("_", " ")
-    later = "" if np.isnan(at_drop) else f", {at_drop:.3f} at the drop"
+    peak, drop = signs.collapse, signs.ends.drop
+    if drop is None or peak.value is None:
+        return Claim("collapse", name, expected, None, _missing(signs), None)
+    at_drop = signs.at(signs.collapse_column, drop).value
+    group = signs.collapse_column.removeprefix("cos_final").replace("_", " ")
+    later = "" if at_drop is None else f", {at_drop:.3f} at the drop"
     # Rounding may take the cosine of equal vectors a hair above 1.
-    passed = low <= peak[0] <= max(high, 1 + 1e-6 if high >= 1 else high)
-    return Claim(
-        "collapse", name, expected, peak[0], f"{peak[0]:.3f}{group} at step {peak[1]}{later}", bool(passed)
-    )
+    passed = low <= peak.value <= max(high, 1 + 1e-6 if high >= 1 else high)
+    measured = f"{peak.value:.3f}{group} at step {peak.step}{later}"
+    return Claim("collapse", name, expected, peak.value, measured, passed)
 
 
-def _attention(run: _Run) -> Claim | None:
-    column = course.progress_column(run.metrics)
+def _attention(signs: Signs, ranges: Ranges) -> Claim | None:
+    column = signs.progress_column
     if column is None:
         return None
     name = "Attention is ahead of the loss"
     expected = (
-        f"APM ≥ {run.ranges.attention_ahead:g} of its way when the loss leaves the plateau; paper: 0.4 – 0.7"
+        f"APM ≥ {ranges.attention_ahead:g} of its way when the loss leaves the plateau; paper: 0.4 – 0.7"
     )
-    values, end = run.values(column), run.plateau.end
-    if end is None or not (np.isfinite(values[0]) and np.isfinite(values[-1])):
-        return Claim("attention", name, expected, None, run.missing, None)
-    first, last = float(values[0]), float(values[-1])
-    rows = np.flatnonzero((run.steps <= end) & np.isfinite(values))
-    if last - first < LEAST_GROWTH:
-        return Claim(
-            "attention", name, expected, None, f"undefined: APM goes from {first:.3f} to {last:.3f}", None
-        )
-    row = int(rows[-1])
-    now = float(values[row])
-    share = (now - first) / (last - first)
-    label = "" if len(course.progress_columns(run.metrics)) == 1 else f" ({column.removeprefix('apm_')})"
-    measured = f"{share:.3f} at step {int(run.steps[row])}: APM{label} {now:.3f} of {first:.3f} → {last:.3f}"
-    return Claim("attention", name, expected, share, measured, bool(share >= run.ranges.attention_ahead))
-
-
-def _mean(values: np.ndarray) -> float | None:
-    """The mean of what is defined; None where nothing is."""
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else None
+    share, now = signs.ahead_of_loss, signs.progress_leaving
+    start, end = signs.progress_start.value, signs.progress_end.value
+    if start is None or end is None or now.value is None:
+        return Claim("attention", name, expected, None, _missing(signs), None)
+    if share.value is None:
+        measured = f"undefined: APM goes from {start:.3f} to {end:.3f}"
+        return Claim("attention", name, expected, None, measured, None)
+    label = "" if len(progress_columns(signs.metrics)) == 1 else f" ({column.removeprefix('apm_')})"
+    measured = f"{share.value:.3f} at step {now.step}: APM{label} {now.value:.3f} of {start:.3f} → {end:.3f}"
+    return Claim("attention", name, expected, share.value, measured, share.value >= ranges.attention_ahead)
 
 
 def _listed(outputs: tuple[int, ...]) -> str:

@@ -11,10 +11,10 @@ import torch
 
 from mechplateau import views
 from mechplateau.errors import CheckpointError, UserError
-from mechplateau.metrics.plateau import Plateau, find_plateau
 from mechplateau.paths import file_path
 from mechplateau.report.claims import claims_of
 from mechplateau.runs import Run, load_run
+from mechplateau.signs import Plateau
 from mechplateau.tasks import SequenceTask, targets_of
 
 SHOWN_SAMPLES = 6
@@ -45,7 +45,7 @@ def save_report(runs: Run | str | Path | Sequence[Run | str | Path], path: str |
 
 def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
     """Everything that views show of a run; without `pictures`, the table and the plateau only."""
-    plateau = _plateau_of(run)
+    plateau = run.signs.plateau
     checkpoints, notices = _checkpoints(run) if pictures else ((), ())
     return views.RunView(
         title=run.name,
@@ -55,7 +55,7 @@ def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
         checkpoints=checkpoints,
         targets=_targets(run) if pictures else (),
         output_rows=run.task.output_rows if isinstance(run.task, SequenceTask) else (),
-        claims=_claims(run, plateau),
+        claims=_claims(run),
         environment=_environment(run),
         notices=(*_stop(run), *notices),
     )
@@ -69,13 +69,6 @@ def _stop(run: Run) -> tuple[str, ...]:
         f"Stopped at step {stopped} of {run.config.training.steps} (training.stop_at). Raise it or set it to null, and "
         "rerun the command to resume.",
     )
-
-
-def _plateau_of(run: Run) -> Plateau:
-    """The plateau; also of a run whose checkpoints were all deleted, which has no phases but still its table."""
-    if run.steps or run.metrics.empty:
-        return run.phases.plateau
-    return find_plateau(run.metrics["step"].to_numpy(), run.metrics["loss"].to_numpy(dtype=float))
 
 
 def _plateau_view(plateau: Plateau, run: Run) -> views.PlateauView:
@@ -95,10 +88,10 @@ def _plateau_view(plateau: Plateau, run: Run) -> views.PlateauView:
     )
 
 
-def _claims(run: Run, plateau: Plateau) -> tuple[views.ClaimView, ...]:
+def _claims(run: Run) -> tuple[views.ClaimView, ...]:
     if not isinstance(run.task, SequenceTask):
         return ()
-    found = claims_of(run.metrics, run.task, plateau)
+    found = claims_of(run.signs)
     return tuple(views.ClaimView(claim.name, claim.expected, claim.measured, claim.passed) for claim in found)
 
 

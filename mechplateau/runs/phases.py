@@ -9,8 +9,7 @@ from typing import Literal
 import pandas as pd
 
 from mechplateau.errors import CheckpointError, RunError
-from mechplateau.metrics.accuracy import solved_at
-from mechplateau.metrics.plateau import Plateau, find_plateau
+from mechplateau.signs import Plateau, Signs, solved
 
 Phase = Literal["before", "during", "after"]
 PHASES: tuple[Phase, ...] = ("before", "during", "after")
@@ -23,11 +22,12 @@ class Phases:
     Attributes:
         plateau: onset, drop, levels, confidence, or why there is none.
         before: step 0.
-        during: of the kept steps on the plateau, the one nearest the middle of onset and drop; None where none is.
+        during: of the kept steps on the plateau, from its onset to before its drop, the one nearest the middle of both;
+            None where none is, or no drop came yet.
         after: the last kept step.
         steps: all checkpoints there are.
         missing: checkpoints that were kept and are not there any more; phases count them.
-        solved_at: first measured step with an accuracy of at least `metrics.SOLVED`; None where there is none.
+        solved_at: first measured step with an accuracy of at least `signs.SOLVED`; None where there is none.
             A run may end in the middle of its drop: then a plateau is found, and the task is not solved.
     """
 
@@ -59,18 +59,20 @@ class Phases:
             )
         if step is None and self.plateau.found:
             raise RunError(
-                f"no checkpoint was kept on the plateau, steps {self.plateau.onset} to {self.plateau.end}; "
+                f"no checkpoint was kept on the plateau, from step {self.plateau.onset} to before its drop at "
+                f"{self.plateau.drop}; "
                 f"give a step, or train with a smaller checkpoints.every; steps kept: {known}"
             )
         if step is None:
             raise RunError(
-                f"no plateau was found, so no step is during it; steps kept: {known}. {self.plateau.reason}"
+                f"no plateau with a drop was found, so no step is during it; steps kept: {known}. "
+                f"{self.plateau.reason}"
             )
         return step
 
 
-def find_phases(metrics: pd.DataFrame, steps: Sequence[int], missing: Sequence[int] = ()) -> Phases:
-    """The phases of a run with this table and these checkpoints, of which some may be missing.
+def find_phases(signs: Signs, steps: Sequence[int], missing: Sequence[int] = ()) -> Phases:
+    """The phases of a run with these signs and these checkpoints, of which some may be missing.
 
     Raises:
         RunError: no checkpoint was kept yet.
@@ -81,22 +83,25 @@ def find_phases(metrics: pd.DataFrame, steps: Sequence[int], missing: Sequence[i
     if not steps:
         raise RunError("no checkpoint was kept yet; let the run go on")
     kept = sorted({*steps, *missing})
-    plateau = find_plateau(metrics["step"].to_numpy(), metrics["loss"].to_numpy(dtype=float))
     return Phases(
-        plateau, kept[0], _during(plateau, kept), kept[-1], tuple(steps), solved_in(metrics), tuple(missing)
+        signs.plateau,
+        kept[0],
+        _during(signs.plateau, kept),
+        kept[-1],
+        tuple(steps),
+        signs.solved.step,
+        tuple(missing),
     )
 
 
 def _during(plateau: Plateau, kept: Sequence[int]) -> int | None:
-    if plateau.onset is None or plateau.end is None or plateau.midpoint is None:
+    onset, middle, drop = plateau.onset, plateau.midpoint, plateau.drop
+    if onset is None or middle is None or drop is None:
         return None
-    middle = plateau.midpoint
-    on_it = [step for step in kept if plateau.onset <= step <= plateau.end]
+    on_it = [step for step in kept if onset <= step < drop]
     return min(on_it, key=lambda step: (abs(step - middle), step), default=None)
 
 
 def solved_in(metrics: pd.DataFrame) -> int | None:
     """First measured step at which a run with this table had solved its task; None where there is none."""
-    if "accuracy" not in metrics:
-        return None
-    return solved_at(metrics["step"].to_numpy(), metrics["accuracy"].to_numpy(dtype=float))
+    return solved(metrics).step

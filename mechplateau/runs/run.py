@@ -25,7 +25,7 @@ from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import read_description, read_tensors
 from mechplateau.runs.files import REMEDY
 from mechplateau.runs.layout import Layout
-from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases, solved_in
+from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases
 from mechplateau.runs.record import (
     Status,
     check_belongs,
@@ -36,6 +36,7 @@ from mechplateau.runs.record import (
     sessions_of,
     status_of,
 )
+from mechplateau.signs import Signs
 from mechplateau.tasks import TaskBase
 
 if TYPE_CHECKING:
@@ -175,12 +176,25 @@ class Run:
         kept = Cadence(self.config).kept
         # A checkpoint that only an earlier stop added would make them others than in a run that was never stopped.
         steps = [step for step in self.steps if step in kept or step == self.steps[-1]]
-        return find_phases(self.metrics, steps, self.missing)
+        return find_phases(self.signs, steps, self.missing)
+
+    @cached_property
+    def signs(self) -> Signs:
+        """Every number that is read off the table: plateau, peaks, partial solution and the like."""
+        return Signs(self.metrics, self.task, running=self._goes_on)
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether more rows may come; what needs the record says what is wrong with it."""
+        try:
+            return self.status in ("running", "interrupted") or self.stopped_at is not None
+        except RunError:
+            return False
 
     @property
     def solved_at(self) -> int | None:
-        """First measured step with an accuracy of at least `metrics.SOLVED`; None where the task is not solved."""
-        return solved_in(self.metrics)
+        """First measured step with an accuracy of at least `signs.SOLVED`; None where the task is not solved."""
+        return self.signs.solved.step
 
     def step_of(self, which: int | Phase) -> int:
         """The step of a checkpoint given by step or phase.

@@ -21,7 +21,6 @@ from mechplateau.devices import TRAINABLE, device_named
 from mechplateau.errors import UserError
 from mechplateau.measurements import Setting
 from mechplateau.measurements.inside import pictures
-from mechplateau.metrics.accuracy import SOLVED
 from mechplateau.models.interventions import Handle, Intervention
 from mechplateau.models.kinds import build, kind_of
 from mechplateau.models.versions import check_hooked_transformer
@@ -31,6 +30,7 @@ from mechplateau.paths import local_path
 from mechplateau.runs import Run, RunWriter, load_run
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
 from mechplateau.runs.environment import describe_environment
+from mechplateau.signs import is_solved
 from mechplateau.training.graphed import GraphedMeasurement, GraphedUpdate, check_graph
 from mechplateau.training.interrupt import RunInterrupted, interruptible
 from mechplateau.training.measure import PAPER_FRESH, Measurer
@@ -215,7 +215,7 @@ class _Trainer:
 
     def _note_solved(self, row: Mapping[str, Any]) -> None:
         accuracy = row.get("accuracy")
-        if self.solved is None and accuracy is not None and accuracy >= SOLVED:
+        if self.solved is None and is_solved(accuracy):
             self.solved = int(row["step"])
 
     def _note_divergence(self, row: Mapping[str, Any]) -> None:

@@ -23,9 +23,7 @@ def summary_cards(view: RunView) -> list[dict[str, Any]]:
     several = {panel.key for panel in panels(view.metrics, view.plateau) if len(panel.lines) > 1}
     which_cos = f" ({numbers.cos_label})" if "cos" in several else ""
     which_apm = f" ({numbers.apm_label})" if "apm" in several else ""
-    onset = (
-        "no plateau found" if numbers.onset is None else f"plateau from step {numbers.onset} to {numbers.end}"
-    )
+    onset = _plateau_text(numbers)
     apm = (numbers.apm_start, numbers.apm_drop, numbers.apm_end)
     # Without a drop there is no middle value to show.
     shown = [value for i, value in enumerate(apm) if i != 1 or numbers.drop is not None]
@@ -80,6 +78,14 @@ def number(value: float | None) -> str:
     if value is None:
         return "–"
     return str(value) if isinstance(value, int) else f"{value:.3f}"
+
+
+def _plateau_text(numbers: KeyNumbers) -> str:
+    if numbers.onset is None:
+        return "no plateau found"
+    if numbers.drop is None:
+        return f"on a plateau since step {numbers.onset}, no drop yet"
+    return f"plateau from step {numbers.onset} to {numbers.end}"
 
 
 def _peak_texts(peak: Peak | None) -> tuple[str, str]:

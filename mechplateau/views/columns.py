@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from mechplateau.metrics import course
-from mechplateau.metrics.accuracy import solved_at
+from mechplateau.signs import NO_PLATEAU, Signs, collapse_columns, progress_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +93,7 @@ def lone_points(values: np.ndarray) -> np.ndarray:
 
 def panels(metrics: pd.DataFrame, plateau: PlateauView | None = None) -> tuple[Panel, ...]:
     """The panels that these metrics can fill, in the order they are shown; main lines are those that stand for the run
-    with this plateau (`metrics.course`)."""
+    with this plateau (`mechplateau.signs`)."""
     candidates = [
         Panel("loss", "Loss", "cross-entropy (nats)", (Line("loss", "training loss"),)),
         Panel(
@@ -199,24 +198,22 @@ def by_output(metrics: pd.DataFrame, prefix: str) -> tuple[tuple[str, ...], tupl
     return tuple(column for _, column in found), tuple(position for position, _ in found)
 
 
-def way_of(metrics: pd.DataFrame, plateau: PlateauView | None) -> np.ndarray:
-    """Which rows come before the run had learned, bool `[row]`: see `metrics.course`."""
-    steps = metrics["step"].to_numpy()
-    drop = plateau.drop if plateau is not None and plateau.found else None
-    return course.on_the_way(steps, drop, solved_at(steps, course.column(metrics, "accuracy")))
+def signs_of(metrics: pd.DataFrame, plateau: PlateauView | None) -> Signs:
+    """The signs of a table with the plateau that was found in it; None: none was looked for, and none counts."""
+    return Signs(metrics, plateau=plateau if plateau is not None and plateau.found else NO_PLATEAU)
 
 
 def cos_columns(metrics: pd.DataFrame, plateau: PlateauView | None = None) -> tuple[str, ...]:
     """COS columns, the one that stands for the run first, then those of other groups of outputs, then other places."""
     columns = [c for c in _matching(metrics, r"cos_.+") if not re.fullmatch(r"cos_out_\d+", c)]
-    main = course.collapse_column(metrics, way_of(metrics, plateau))
-    return tuple(sorted(columns, key=lambda c: (c != main, not c.startswith("cos_final"))))
+    main, groups = signs_of(metrics, plateau).collapse_column, collapse_columns(metrics)
+    return tuple(sorted(columns, key=lambda c: (c != main, c not in groups)))
 
 
 def apm_columns(metrics: pd.DataFrame) -> tuple[str, ...]:
     """Columns of the attention progress measure, the one that stands for the run first."""
-    main = course.progress_column(metrics)
-    return tuple(sorted(course.progress_columns(metrics), key=lambda c: c != main))
+    main = Signs(metrics).progress_column
+    return tuple(sorted(progress_columns(metrics), key=lambda c: c != main))
 
 
 def location_label(column: str) -> str:

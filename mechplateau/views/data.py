@@ -31,8 +31,8 @@ class PlateauView:
     """The loss plateau as it was found, in steps and loss units; None where undefined.
 
     Attributes:
-        found: whether there is a plateau; without one, `reason` says why.
-        onset: first step on the plateau.
+        found: whether there is a plateau that ends in a drop; without one, `reason` says why.
+        onset: first step on the plateau; given without `found`, no drop came yet.
         drop: first step at which the smoothed loss is half-way from plateau level to final level.
         plateau_level: loss on the plateau.
         final_level: loss after the drop.

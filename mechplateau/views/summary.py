@@ -1,23 +1,14 @@
-"""The few numbers that tell a run, and one sentence around them.
-
-Peaks are the largest value on the way, before the run had learned, and the first step that has it (`metrics.course`); a
-value "at the drop" is the one of the evaluation step nearest to it.
-"""
+"""The few numbers that tell a run (`mechplateau.signs`), and one sentence around them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from mechplateau.metrics import course
-from mechplateau.metrics.accuracy import SOLVED, solved_at
-from mechplateau.views.columns import apm_columns, cos_columns, defined, location_label, series, way_of
+from mechplateau.signs import SOLVED, Sign, collapse_columns
+from mechplateau.views.columns import location_label, signs_of
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from mechplateau.views.data import RunView
 
 
@@ -34,18 +25,18 @@ class KeyNumbers:
     """The short table of a run; None where undefined.
 
     Attributes:
-        onset: first step of the plateau.
+        onset: first step of the plateau, also of one whose drop has not come yet.
         end: last step of the plateau.
         drop: step of the drop.
         plateau_level: loss on the plateau (nats).
         peak_cos: peak of COS at the final hidden state (of several groups of outputs, in the one where it is highest).
         peak_repetition: peak of ρ of the model's outputs.
-        apm_start: attention progress at the first evaluation step (of several, the one that is highest at the end).
+        apm_start: attention progress at the first evaluation step (of several, the one that rises most).
         apm_drop: attention progress at the drop.
         apm_end: attention progress at the last evaluation step.
         final_accuracy: accuracy of greedy generation at the last evaluation step.
         final_loss: training loss at the last evaluation step (nats).
-        solved_at: first evaluation step at which the task was solved, with an accuracy of at least `metrics.SOLVED`;
+        solved_at: first evaluation step at which the task was solved, with an accuracy of at least `signs.SOLVED`;
             None where it was not, or no accuracy is known.
         judged_until: the last step whose accuracy is defined; None where it never is.
         cos_label: which COS, for people.
@@ -71,28 +62,24 @@ class KeyNumbers:
 
 def key_numbers(view: RunView) -> KeyNumbers:
     """The short table of a run."""
-    metrics = view.metrics
+    signs = signs_of(view.metrics, view.plateau)
     plateau = view.plateau if view.plateau is not None and view.plateau.found else None
-    drop = plateau.drop if plateau else None
-    way = way_of(metrics, view.plateau)
-    cos = next((c for c in cos_columns(metrics, view.plateau) if defined(metrics, c)), None)
-    apm = next((c for c in apm_columns(metrics) if defined(metrics, c)), None)
-    accuracy = course.column(metrics, "accuracy")
-    judged = np.flatnonzero(np.isfinite(accuracy))
+    cos = signs.collapse_column if collapse_columns(view.metrics) else None
+    apm = signs.progress_column
     return KeyNumbers(
-        onset=plateau.onset if plateau else None,
+        onset=view.plateau.onset if view.plateau is not None else None,
         end=plateau.end if plateau else None,
-        drop=drop,
+        drop=plateau.drop if plateau else None,
         plateau_level=plateau.plateau_level if plateau else None,
-        peak_cos=_peak(metrics, cos, way),
-        peak_repetition=_peak(metrics, "repetition", way),
-        apm_start=_value_at(metrics, apm, 0),
-        apm_drop=_value_at(metrics, apm, _row_nearest(metrics, drop)),
-        apm_end=_value_at(metrics, apm, len(metrics) - 1),
-        final_accuracy=_value_at(metrics, "accuracy", len(metrics) - 1),
-        final_loss=_value_at(metrics, "loss", len(metrics) - 1),
-        solved_at=solved_at(metrics["step"].to_numpy(), accuracy),
-        judged_until=None if not len(judged) else int(metrics["step"].iloc[judged[-1]]),
+        peak_cos=_peak(signs.collapse),
+        peak_repetition=_peak(signs.repetition),
+        apm_start=signs.progress_start.value,
+        apm_drop=signs.progress_at_drop.value,
+        apm_end=signs.progress_end.value,
+        final_accuracy=signs.last("accuracy").value,
+        final_loss=signs.last("loss").value,
+        solved_at=signs.solved.step,
+        judged_until=signs.solved.rows.last,
         cos_label=location_label(cos) if cos else None,
         apm_label=apm.removeprefix("apm_") if apm else None,
     )
@@ -117,6 +104,8 @@ def verdict(view: RunView) -> str:
     plateau = view.plateau
     if plateau is None:
         return f"The plateau has not been looked for. {solved}"
+    if plateau.onset is not None and not plateau.found:
+        return f"{plateau.reason or f'On a plateau since step {plateau.onset}, no drop yet.'} {solved}"
     if not plateau.found:
         reason = f"No plateau: {plateau.reason}" if plateau.reason else "No plateau was found."
         return f"{reason} {solved}"
@@ -125,19 +114,5 @@ def verdict(view: RunView) -> str:
     return f"{found}{sure} {solved}"
 
 
-def _peak(metrics: pd.DataFrame, column: str | None, way: np.ndarray) -> Peak | None:
-    found = course.peak(course.column(metrics, column), metrics["step"].to_numpy(), way)
-    return None if found is None else Peak(*found)
-
-
-def _value_at(metrics: pd.DataFrame, column: str | None, row: int | None) -> float | None:
-    if column is None or row is None or column not in metrics.columns or not 0 <= row < len(metrics):
-        return None
-    value = float(series(metrics, column)[row])
-    return value if np.isfinite(value) else None
-
-
-def _row_nearest(metrics: pd.DataFrame, step: int | None) -> int | None:
-    if step is None or metrics.empty:
-        return None
-    return int(np.abs(metrics["step"].to_numpy() - step).argmin())
+def _peak(sign: Sign) -> Peak | None:
+    return None if sign.value is None or sign.step is None else Peak(sign.value, sign.step)

@@ -15,8 +15,8 @@ from mechplateau.circuits import transfer
 from mechplateau.circuits.transfer import plateau_left, transfer_controls, transfer_matrix, transferred
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
-from mechplateau.metrics.plateau import Plateau
 from mechplateau.runs import load_run
+from mechplateau.signs import Plateau
 from mechplateau.tasks import OneOutputPerInput, Target, Task, pairs_among, register_task
 from mechplateau.training import train
 

@@ -36,6 +36,7 @@ from mechplateau.runs.environment import ARITHMETIC
 from mechplateau.runs.phases import find_phases
 from mechplateau.runs.table import compact, frame_of, read_table
 from mechplateau.runs.writer import checkpoint_description
+from mechplateau.signs import Signs
 from mechplateau.training import RunInterrupted, train
 
 CONFIG = RunConfig.for_task(
@@ -198,7 +199,7 @@ def test_a_run_of_an_unregistered_task_is_one_clear_error(copied):
 def test_phases_come_from_the_curve():
     recorded = pd.read_csv(os.path.join(os.path.dirname(__file__), "..", "data", "mws_authors_code_cpu.csv"))
     metrics = pd.DataFrame({"step": recorded["step"] + 1, "loss": recorded["train_loss"]})
-    phases = find_phases(metrics, range(0, 401, 20))
+    phases = find_phases(Signs(metrics), range(0, 401, 20))
     assert phases.plateau.found
     middle = (phases.plateau.onset + phases.plateau.drop) / 2
     assert abs(phases.during - middle) <= 10
@@ -210,16 +211,16 @@ def test_phases_come_from_the_curve():
 def test_a_checkpoint_beside_the_plateau_is_not_during_it():
     recorded = pd.read_csv(os.path.join(os.path.dirname(__file__), "..", "data", "mws_authors_code_cpu.csv"))
     metrics = pd.DataFrame({"step": recorded["step"] + 1, "loss": recorded["train_loss"]})
-    plateau = find_phases(metrics, [0]).plateau
+    plateau = find_phases(Signs(metrics), [0]).plateau
     outside = (0, plateau.onset - 1, plateau.end + 1, 400)
-    phases = find_phases(metrics, outside)
+    phases = find_phases(Signs(metrics), outside)
     assert phases.during is None
     with pytest.raises(
         RunError,
         match=rf"no checkpoint was kept on the plateau, steps {plateau.onset} to {plateau.end}; .*400",
     ):
         phases.step("during")
-    assert find_phases(metrics, (*outside, plateau.end)).during == plateau.end
+    assert find_phases(Signs(metrics), (*outside, plateau.end)).during == plateau.end
 
 
 @pytest.mark.parametrize(("top", "solved_at"), [(0.22, None), (0.95, 380), (1.0, 361), (float("nan"), None)])
@@ -228,7 +229,7 @@ def test_a_drop_is_not_yet_a_solution(top, solved_at):
     recorded = pd.read_csv(os.path.join(os.path.dirname(__file__), "..", "data", "mws_authors_code_cpu.csv"))
     metrics = pd.DataFrame({"step": recorded["step"] + 1, "loss": recorded["train_loss"]})
     metrics["accuracy"] = [top * step / 380 if step < 380 else top for step in metrics["step"]]
-    phases = find_phases(metrics, range(0, 401, 20))
+    phases = find_phases(Signs(metrics), range(0, 401, 20))
     assert phases.plateau.found
     assert (phases.solved, phases.solved_at) == (solved_at is not None, solved_at)
 

@@ -117,7 +117,6 @@ def test_muon_and_a_cuda_graph_are_refused(monkeypatch):
     config = RunConfig.for_task("mws", training={"optimizer": "muon"})
     with pytest.raises(UserError, match="works with adam and adamw, got muon"):
         check_graph(torch.device("cuda"), config)
-    assert loop.SOLVED == 0.95
 
 
 def test_gradients_of_what_muon_leaves_untrained_are_forgotten_too(model):

@@ -42,7 +42,7 @@ def _signs(figure: str, recipe: str, cos: float = 0.8) -> Iterable[Claim]:
         text=f"{what}: outputs repeat tokens",
         recipe=recipe,
         number="repetition_excess",
-        low=2,
+        low=0.2,
     )
     text = f"{what}: attention progresses on the plateau, before the loss does"
     yield _claim(

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from mechplateau.metrics.course import progress_column, progress_columns
+from mechplateau.signs import Signs, collapse_columns, progress_columns
 from mechplateau.studies.panels import Panel
-from mechplateau.studies.plateau.summary import collapse_column
 
 
 def _beginning(prefix: str) -> Callable[[pd.DataFrame], list[str]]:
@@ -34,9 +33,9 @@ REPETITION = Panel(
 )
 ENTROPY = Panel("Entropy of outputs", "nats", lambda table: ["entropy"], data="entropy_data")
 APM = Panel(
-    "Attention progress", "APM", progress_columns, one=progress_column, label=_without("apm_"), share=True
+    "Attention progress", "APM", progress_columns, one=lambda table: Signs(table).progress_column, label=_without("apm_"), share=True
 )
-COS = Panel("Collapse", "COS", _beginning("cos_final"), one=collapse_column, label=_without("cos_"))
+COS = Panel("Collapse", "COS", collapse_columns, one=lambda table: Signs(table).collapse_column, label=_without("cos_"))
 ALPHA = Panel(
     "Equal to the first output",
     "α₁",

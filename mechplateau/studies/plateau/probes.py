@@ -22,7 +22,6 @@ import pandas as pd
 
 from mechplateau.circuits import probe
 from mechplateau.errors import UserError
-from mechplateau.metrics.plateau import find_plateau
 from mechplateau.runs import Run, load_run
 from mechplateau.runs.files import write_text
 from mechplateau.runs.record import read_json
@@ -99,16 +98,14 @@ class AttentionOutputProbe(CheckpointMeasure):
 
 
 def probe_numbers(run: Run, scale: str = PAPER) -> Numbers:
-    """Of our split, from what was probed before: probe_plateau (at the checkpoint in the middle of the plateau),
-    probe_end (at the last), probe_shuffled (the control, largest over checkpoints); nothing where nothing was."""
+    """Of our split, from what was probed before: probe_plateau (at the checkpoint "during"), probe_end (at the last),
+    probe_shuffled (the control, largest over checkpoints); nothing where nothing was."""
     done = _read(run, scale)
     if not done or set(done) != {*run.steps, *run.missing}:
         return {}
-    plateau = find_plateau(run.metrics["step"].to_numpy(), run.metrics["loss"].to_numpy(dtype=float))
-    middle = plateau.midpoint
-    during = None if middle is None else done[min(done, key=lambda step: abs(step - middle))]["ours"]
+    during = run.phases.during
     return {
-        "probe_plateau": during,
+        "probe_plateau": None if during is None else done[during]["ours"],
         "probe_end": done[max(done)]["ours"],
         "probe_end_authors": done[max(done)]["authors"],
         "probe_shuffled": max(values["shuffled"] for values in done.values()),

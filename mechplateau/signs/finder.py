@@ -27,11 +27,20 @@ need each other, so the algorithm tries every level and keeps the one that agree
     taken. Confidence = 1 − 1/(2s²) for s ≥ 1 (found), else s²/2 (not found).
 
 Everything is relative, so stretching time or rescaling the loss changes nothing but the units.
+
+A run in progress may be on a plateau whose drop has not come. There is no F then; the level is that of the last rows:
+
+7.  P starts as the median of the last 2 % of the rows (at least 3) and is replaced by the time-weighted median of
+    the loss since t(P + b), until it stays the same; b = 0.1·(I − P), at least σ.
+8.  The run is on a plateau since the first row at or below P + b if that stay has at least 5 rows and lasted half
+    as long as the way there, and if the loss is level: the medians of the stay's first and second half differ by at
+    most 0.01·P (0.01·(I − P) where P ≤ 0), or 3·σ·√(2/m), with m the rows in each half. It is asked where no plateau
+    with a drop is found. A level loss at the end of a solved run looks the same: the accuracy tells which it is.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -43,6 +52,9 @@ _NOISE_RATIO = 8.0
 _LEVEL_PRECISION = 50.0
 _MIN_ROWS_IN_STAY = 3
 _MIN_ROWS = 10
+_MIN_ROWS_SO_FAR = 5
+_LEVEL_CHANGE = 0.01
+"""How much a loss that is level may change from half to half of a stay, as a share of the level."""
 
 Array = np.ndarray
 
@@ -51,16 +63,21 @@ Array = np.ndarray
 class Plateau:
     """What `find_plateau` found. Steps are steps of the table, levels are in the unit of the loss.
 
+    "On the plateau" are the steps from the onset to the drop, without the drop itself.
+
     Attributes:
         found: whether there is a plateau that ends in a drop.
-        onset: first evaluated step on the plateau; None where none was found, like the next three and `end`.
-        drop: first evaluated step at which the smoothed loss is at least half-way down from it.
+        onset: first evaluated step on the plateau; None where there is none.
+        drop: first evaluated step at which the smoothed loss is at least half-way down from it; None where there is
+            none, and where a run in progress is on a plateau and no drop came yet (like midpoint and end).
         midpoint: (onset + drop) / 2.
         plateau_level: the loss on the plateau.
         final_level: the loss at the end of the run; None where too few losses are finite.
         confidence: from 0 to 1, at least 0.5 exactly where found; 0.5 is a borderline case.
         reason: one sentence that says why.
-        end: last evaluated step on the plateau: after it, the smoothed loss has gone a tenth of its way down.
+        end: last evaluated step before the loss leaves its level: after it, the smoothed loss has gone a tenth of its
+            way down.
+        column: the column of the table that was read.
     """
 
     found: bool
@@ -72,6 +89,17 @@ class Plateau:
     confidence: float
     reason: str
     end: int | None = None
+    column: str = "loss"
+
+    @property
+    def state(self) -> Literal["dropped", "no drop yet", "none"]:
+        """Whether there is a plateau with its drop, one whose drop has not come yet, or none."""
+        if self.found:
+            return "dropped"
+        return "none" if self.onset is None else "no drop yet"
+
+
+NO_PLATEAU = Plateau(False, None, None, None, None, None, 0.0, "None was looked for.")
 
 
 class _Curve(NamedTuple):
@@ -116,6 +144,7 @@ def find_plateau(
     *,
     min_stay: float = 3.0,
     min_depth: float = 0.2,
+    running: bool = False,
 ) -> Plateau:
     """Find the plateau of a loss curve and the drop that ends it, or say why there is none.
 
@@ -129,6 +158,7 @@ def find_plateau(
         min_stay: shortest stay that counts, in multiples of the time that the drop takes to half-way.
         min_depth: smallest drop that counts, as a share of the whole fall, or of the plateau level
             where that is less (a run that starts far above it).
+        running: whether the run goes on: then a plateau whose drop has not come yet is told as well.
 
     Returns:
         A `Plateau`; `found=False` with a reason where there is none, or where fewer than 10 losses or less
@@ -159,7 +189,7 @@ def find_plateau(
     curve = _smooth(t[finite], y[finite])
     whole_fall = curve.initial - curve.final
     if whole_fall <= _NOISE_RATIO * curve.noise:
-        return _none(
+        return (_on_a_plateau_now(curve) if running else None) or _none(
             f"The loss never drops: it starts at {curve.initial:.4g} and ends at {curve.final:.4g}, "
             f"a difference lost in its noise of {curve.noise:.2g}.",
             curve.final,
@@ -167,7 +197,7 @@ def find_plateau(
     candidates = _candidates(curve, min_stay, min_depth)
     plateaus = [c for c in candidates if c.score >= 1]
     if not plateaus:
-        return _not_found(curve, candidates, min_stay)
+        return (_on_a_plateau_now(curve) if running else None) or _not_found(curve, candidates, min_stay)
 
     longest = max(c.leave - c.start for c in plateaus)
     lowest = min((c for c in plateaus if c.leave - c.start >= longest / 5), key=lambda c: c.level)
@@ -190,6 +220,19 @@ def find_plateau(
     )
 
 
+def first_below(
+    steps: Sequence[int] | Array, loss: Sequence[float | None] | Array, level: float
+) -> int | None:
+    """First evaluated step at which the loss, smoothed as in `find_plateau`, is at a level or below; None: never."""
+    t, y = np.asarray(steps, dtype=float), np.asarray(loss, dtype=float)
+    finite = np.isfinite(y)
+    if not finite.any():
+        return None
+    curve = _smooth(t[finite], y[finite])
+    row = curve.row_at(level)
+    return int(curve.steps[row]) if curve.fit[row] <= level else None
+
+
 def _smooth(steps: Array, loss: Array) -> _Curve:
     """Steps 1 and 2."""
     despiked = loss.copy()
@@ -200,7 +243,7 @@ def _smooth(steps: Array, loss: Array) -> _Curve:
         steps=steps,
         loss=loss,
         fit=fit,
-        weight=np.gradient(steps),
+        weight=np.gradient(steps) if len(steps) > 1 else np.ones(1),
         noise=float(np.quantile(np.abs(loss - fit), 0.683)),
         initial=float(fit[0]),
         final=float(np.median(loss[-n_last:])),
@@ -264,6 +307,32 @@ def _candidates(curve: _Curve, min_stay: float, min_depth: float) -> list[_Candi
                 break
             level = median
     return found
+
+
+def _on_a_plateau_now(curve: _Curve) -> Plateau | None:
+    """Steps 7 and 8."""
+    level = curve.final
+    for _ in range(_MAX_ROUNDS):
+        start = curve.time_at(level + max(_LEAVING * (curve.initial - level), curve.noise))
+        during = curve.steps >= start
+        median = _weighted_median(curve.loss[during], curve.weight[during])
+        if median == level:
+            break
+        level = median
+    first, last = curve.steps[0], curve.steps[-1]
+    rows, half = int(during.sum()), int(during.sum()) // 2
+    if rows < _MIN_ROWS_SO_FAR or last - start < (start - first) / 2:
+        return None
+    stay = curve.loss[during]
+    change = abs(float(np.median(stay[:half]) - np.median(stay[-half:])))
+    scale = level if level > 0 else curve.initial - level
+    if change > max(_LEVEL_CHANGE * scale, 3 * curve.noise * (2 / half) ** 0.5):
+        return None
+    since = int(curve.steps[during][0])
+    return Plateau(
+        False, since, None, None, level, None, 0.0,
+        f"The loss stays near {level:.4g} since step {since}: on a plateau, no drop yet up to step {last:.0f}.",
+    )  # fmt: skip
 
 
 def _confidence(score: float) -> float:

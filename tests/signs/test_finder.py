@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mechplateau.metrics import Plateau, find_plateau
-from mechplateau.metrics.plateau import _non_increasing, _weighted_median
+from mechplateau.signs import Plateau, find_plateau
+from mechplateau.signs.finder import _non_increasing, _weighted_median
 
 DATA = Path(__file__).parents[1] / "data"
 

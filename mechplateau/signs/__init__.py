@@ -1,0 +1,85 @@
+"""Signs: every number that people read off a run's table, each with one definition.
+
+    signs = mechplateau.load_run("runs/mws-0123456789ab").signs
+    signs.plateau.onset, signs.plateau.drop     # steps
+    signs.collapse                              # Sign(value=0.96, step=81, column='cos_final', rows=…)
+
+Report, `mechplateau show`, figures, claims and summaries ask here, so they agree to the last digit. A sign names the
+column that it read and the rows that it looked at. Only tables are read: no model, no run folder.
+
+| sign | what | rows |
+|---|---|---|
+| `plateau` | onset, end, drop and level of the loss's plateau; "no drop yet" while a run goes on: see `finder` | all |
+| `solved` | first step with an accuracy of at least 0.95 (`SOLVED`) | with an accuracy |
+| `learned_at` | the drop; without one, the step at which it was solved | |
+| `partial` | first of three rows in which the partial solution's loss is at most half of its entropy | all |
+| `partial_lead` | 1 − its step / learned_at | |
+| `collapse` | largest COS | on the way |
+| `repetition`, `repetition_excess` | largest ρ; minus the mean ρ of the data | on the way |
+| `entropy`, `entropy_share` | smallest entropy of generated outputs; over the mean of the data's | on the way |
+| `ahead_of_loss` | share of its rise that attention progress has made | last up to the plateau's end |
+| `progress_…` | attention progress at the start, half-way, on the plateau, at the drop, at the end | one row |
+
+Rows: "on the way" is before `learned_at`, without step 0; "on the plateau" is from the onset to the drop, without the
+drop's own row. `collapse_on_plateau` and `entropy_share_on_plateau` look at those. Which column stands for a run that
+has several of one kind: `collapse_column`, `progress_column`. Undefined is None.
+"""
+
+from mechplateau.signs.columns import (
+    COLLAPSE,
+    LOSS,
+    collapse_column,
+    collapse_columns,
+    progress_column,
+    progress_columns,
+)
+from mechplateau.signs.finder import NO_PLATEAU, Plateau, find_plateau
+from mechplateau.signs.partial import PartialSolution, partial_solution
+from mechplateau.signs.reading import Signs, falls_to, plateau, ratio
+from mechplateau.signs.solving import SOLVED, is_solved, solved, solved_at
+from mechplateau.signs.table import (
+    PlateauEnds,
+    Rows,
+    Sign,
+    all_rows,
+    column,
+    low,
+    mean,
+    on_the_plateau,
+    on_the_way,
+    peak,
+    value_at,
+)
+
+__all__ = [
+    "COLLAPSE",
+    "LOSS",
+    "NO_PLATEAU",
+    "SOLVED",
+    "PartialSolution",
+    "Plateau",
+    "PlateauEnds",
+    "Rows",
+    "Sign",
+    "Signs",
+    "all_rows",
+    "collapse_column",
+    "collapse_columns",
+    "column",
+    "falls_to",
+    "find_plateau",
+    "is_solved",
+    "low",
+    "mean",
+    "on_the_plateau",
+    "on_the_way",
+    "partial_solution",
+    "peak",
+    "plateau",
+    "progress_column",
+    "progress_columns",
+    "ratio",
+    "solved",
+    "solved_at",
+    "value_at",
+]

@@ -214,8 +214,9 @@ def find_plateau(
         plateau_level=best.level,
         final_level=curve.final,
         confidence=_confidence(best.score),
-        reason=f"The loss stays near {best.level:.4g} from step {onset} to step {end} and is "
-        f"half-way to {curve.final:.4g} at step {drop}: a stay {best.stay_per_fall:.1f} times as long as that fall.",
+        reason=f"The loss is on a plateau near {best.level:.4g} from step {onset} to its drop at step {drop}, when it "
+        f"is half-way to {curve.final:.4g}; it leaves that level after step {end}, a stay {best.stay_per_fall:.1f} "
+        "times as long as the fall.",
         end=end,
     )
 
@@ -331,7 +332,7 @@ def _on_a_plateau_now(curve: _Curve) -> Plateau | None:
     since = int(curve.steps[during][0])
     return Plateau(
         False, since, None, None, level, None, 0.0,
-        f"The loss stays near {level:.4g} since step {since}: on a plateau, no drop yet up to step {last:.0f}.",
+        f"The loss is on a plateau near {level:.4g} since step {since}, no drop yet up to step {last:.0f}.",
     )  # fmt: skip
 
 

@@ -60,7 +60,6 @@ def comparison_rows(numbers: Sequence[KeyNumbers]) -> list[tuple[str, list[str]]
     return [
         ("Drop (step)", [number(n.drop) for n in numbers]),
         ("Plateau from (step)", [number(n.onset) for n in numbers]),
-        ("Plateau to (step)", [number(n.end) for n in numbers]),
         (SOLVED_LABEL, [solved_text(n) for n in numbers]),
         ("Plateau level (nats)", [number(n.plateau_level) for n in numbers]),
         ("Peak COS", [_peak_text(n.peak_cos) for n in numbers]),
@@ -85,7 +84,7 @@ def _plateau_text(numbers: KeyNumbers) -> str:
         return "no plateau found"
     if numbers.drop is None:
         return f"on a plateau since step {numbers.onset}, no drop yet"
-    return f"plateau from step {numbers.onset} to {numbers.end}"
+    return f"plateau from step {numbers.onset} to the drop"
 
 
 def _peak_texts(peak: Peak | None) -> tuple[str, str]:
@@ -125,7 +124,7 @@ def _spark(view: RunView, key: str) -> dict[str, Any] | None:
         pen_down = True
     plateau = view.plateau
     band = None
-    if plateau is not None and plateau.found and plateau.onset is not None and plateau.end is not None:
-        left, right = x_of(plateau.onset), x_of(plateau.end)
+    if plateau is not None and plateau.found and plateau.onset is not None and plateau.drop is not None:
+        left, right = x_of(plateau.onset), x_of(plateau.drop)
         band = {"x": f"{left:.1f}", "width": f"{right - left:.1f}"}
     return {"path": "".join(path), "band": band}

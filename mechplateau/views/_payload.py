@@ -71,11 +71,11 @@ def panels_payload(shown: Sequence[Panel]) -> list[dict[str, Any]]:
 
 
 def plateau_payload(view: RunView) -> dict[str, int | None] | None:
-    """Onset, end and drop, where a plateau was found."""
+    """Onset and drop, where a plateau was found."""
     plateau = view.plateau
     if plateau is None or not plateau.found:
         return None
-    return {"onset": plateau.onset, "end": plateau.end, "drop": plateau.drop}
+    return {"onset": plateau.onset, "drop": plateau.drop}
 
 
 def report_payload(view: RunView) -> dict[str, Any]:

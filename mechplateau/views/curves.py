@@ -86,8 +86,8 @@ def _draw_panel(ax: Axes, metrics: pd.DataFrame, panel: Panel, plateau: PlateauV
 
     steps = series(metrics, "step")
     if plateau is not None and plateau.found:
-        if plateau.onset is not None and plateau.end is not None:
-            ax.axvspan(plateau.onset, plateau.end, color=PLATEAU_COLOR, linewidth=0, zorder=0)
+        if plateau.onset is not None and plateau.drop is not None:
+            ax.axvspan(plateau.onset, plateau.drop, color=PLATEAU_COLOR, linewidth=0, zorder=0)
         if plateau.drop is not None:
             ax.axvline(plateau.drop, color="#555555", linewidth=0.7, linestyle=(0, (4, 2)), zorder=1)
     shades = colormaps["viridis"]

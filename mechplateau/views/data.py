@@ -41,7 +41,7 @@ class PlateauView:
         before: checkpoint step of the phase "before".
         during: checkpoint step of the phase "during".
         after: checkpoint step of the phase "after".
-        end: last step on the plateau; where it is not given, the drop stands for it.
+        end: last step before the loss leaves its level; where it is not given, the drop stands for it.
     """
 
     found: bool
@@ -60,15 +60,13 @@ class PlateauView:
         if self.end is None:
             object.__setattr__(self, "end", self.drop)
 
-    def phase_of(self, step: int) -> Phase | Literal["drop"] | None:
-        """Which phase a step belongs to, or "drop" between the plateau's end and the drop; None without a plateau."""
-        if self.onset is None or self.end is None or self.drop is None:
+    def phase_of(self, step: int) -> Phase | None:
+        """Which phase a step belongs to: "during" from the onset to before the drop; None without a plateau."""
+        if self.onset is None or self.drop is None:
             return None
         if step < self.onset:
             return "before"
-        if step >= self.drop:
-            return "after"
-        return "during" if step <= self.end else "drop"
+        return "during" if step < self.drop else "after"
 
 
 @dataclass(frozen=True)

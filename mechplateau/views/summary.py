@@ -26,7 +26,6 @@ class KeyNumbers:
 
     Attributes:
         onset: first step of the plateau, also of one whose drop has not come yet.
-        end: last step of the plateau.
         drop: step of the drop.
         plateau_level: loss on the plateau (nats).
         peak_cos: peak of COS at the final hidden state (of several groups of outputs, in the one where it is highest).
@@ -44,7 +43,6 @@ class KeyNumbers:
     """
 
     onset: int | None
-    end: int | None
     drop: int | None
     plateau_level: float | None
     peak_cos: Peak | None
@@ -68,7 +66,6 @@ def key_numbers(view: RunView) -> KeyNumbers:
     apm = signs.progress_column
     return KeyNumbers(
         onset=view.plateau.onset if view.plateau is not None else None,
-        end=plateau.end if plateau else None,
         drop=plateau.drop if plateau else None,
         plateau_level=plateau.plateau_level if plateau else None,
         peak_cos=_peak(signs.collapse),
@@ -109,7 +106,10 @@ def verdict(view: RunView) -> str:
     if not plateau.found:
         reason = f"No plateau: {plateau.reason}" if plateau.reason else "No plateau was found."
         return f"{reason} {solved}"
-    found = plateau.reason or f"The loss stays on a plateau from step {plateau.onset} to step {plateau.end}."
+    found = (
+        plateau.reason
+        or f"The loss stays on a plateau from step {plateau.onset} to its drop at step {plateau.drop}."
+    )
     sure = "" if plateau.confidence is None else f" Confidence {plateau.confidence:.2f}."
     return f"{found}{sure} {solved}"
 

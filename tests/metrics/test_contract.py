@@ -10,7 +10,7 @@ from jaxtyping import jaxtyped
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from mechplateau import metrics
+from mechplateau import metrics, signs
 
 TOKENS = torch.tensor([[1, 1, 2, 3], [0, 2, 2, 1]])
 HIDDEN = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))
@@ -47,7 +47,9 @@ def tensors(result: object) -> list[Tensor]:
 def test_every_exported_name_is_covered_and_in_the_table():
     functions = {n for n in metrics.__all__ if inspect.isfunction(getattr(metrics, n))}
     assert functions == {*METRICS, "find_plateau", "solved_at"}
-    for name in functions:
+    assert metrics.find_plateau is signs.find_plateau
+    assert metrics.SOLVED == signs.SOLVED
+    for name in METRICS:
         assert f"| `{name}` |" in metrics.__doc__
         assert getattr(metrics, name).__doc__
 

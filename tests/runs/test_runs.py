@@ -183,7 +183,9 @@ def test_a_missing_run_and_step_and_phase_are_named(finished, tmp_path):
         run.model(4)
     with pytest.raises(RunError, match="expected a step, or one of before, during, after; got 'later'"):
         run.model("later")
-    with pytest.raises(RunError, match=r"no plateau was found, so no step is during it; steps kept: 0, 3, 6"):
+    with pytest.raises(
+        RunError, match=r"no plateau with a drop was found, so no step is during it; steps kept: 0, 3, 6"
+    ):
         run.model("during")
 
 
@@ -212,15 +214,15 @@ def test_a_checkpoint_beside_the_plateau_is_not_during_it():
     recorded = pd.read_csv(os.path.join(os.path.dirname(__file__), "..", "data", "mws_authors_code_cpu.csv"))
     metrics = pd.DataFrame({"step": recorded["step"] + 1, "loss": recorded["train_loss"]})
     plateau = find_phases(Signs(metrics), [0]).plateau
-    outside = (0, plateau.onset - 1, plateau.end + 1, 400)
+    outside = (0, plateau.onset - 1, plateau.drop, 400)
     phases = find_phases(Signs(metrics), outside)
     assert phases.during is None
     with pytest.raises(
         RunError,
-        match=rf"no checkpoint was kept on the plateau, steps {plateau.onset} to {plateau.end}; .*400",
+        match=rf"on the plateau, from step {plateau.onset} to before its drop at {plateau.drop}; .*400",
     ):
         phases.step("during")
-    assert find_phases(Signs(metrics), (*outside, plateau.end)).during == plateau.end
+    assert find_phases(Signs(metrics), (*outside, plateau.drop - 1)).during == plateau.drop - 1
 
 
 @pytest.mark.parametrize(("top", "solved_at"), [(0.22, None), (0.95, 380), (1.0, 361), (float("nan"), None)])

@@ -48,7 +48,7 @@ def assert_recorded(
     assert drop[0] <= plateau.drop <= drop[1]
     assert plateau.midpoint == (plateau.onset + plateau.drop) / 2
     assert plateau.midpoint < plateau.end < plateau.drop
-    assert f"from step {plateau.onset} to step {plateau.end} " in plateau.reason
+    assert f"from step {plateau.onset} to its drop at step {plateau.drop}," in plateau.reason
     assert plateau.plateau_level == pytest.approx(2.63 * scale, rel=0.02)
     assert plateau.final_level == pytest.approx(1.31 * scale, rel=0.03)
     assert 0.5 <= plateau.confidence <= 1

@@ -81,7 +81,7 @@ def test_a_loss_that_blew_up_is_undefined_not_a_peak() -> None:
 
 def test_verdict_says_what_was_found() -> None:
     assert verdict(view_of(TABLE, PlateauView(True, 1, 2, 2.5, 1.0, 0.9))) == (
-        "The loss stays on a plateau from step 1 to step 2. Confidence 0.90. "
+        "The loss stays on a plateau from step 1 to its drop at step 2. Confidence 0.90. "
         "Solved (accuracy ≥ 0.95): first at step 3."
     )
     assert verdict(view_of(TABLE, PlateauView(True, 1, 2, reason="It stays."))).startswith("It stays. ")

@@ -62,8 +62,9 @@ def test_phase_of_a_step() -> None:
         "during",
         "after",
     ]
+    # On the plateau is onset to drop, wherever the loss leaves its level.
     falling = PlateauView(True, onset=10, drop=20, end=15)
-    assert [falling.phase_of(step) for step in (15, 16, 19, 20)] == ["during", "drop", "drop", "after"]
+    assert [falling.phase_of(step) for step in (15, 16, 19, 20)] == ["during", "during", "during", "after"]
     assert PlateauView(False).phase_of(3) is None
 
 

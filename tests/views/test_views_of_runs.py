@@ -49,7 +49,7 @@ def copy(run, tmp_path):
 def test_claims_are_filled(run):
     claims = run_view(run).claims
     assert [claim.name for claim in claims] == [
-        "A partial solution is generated first",
+        "A partial solution is known first",
         "Outputs repeat, or vary too little",
         "Hidden states collapse",
         "Attention is ahead of the loss",

@@ -6,7 +6,7 @@ function plateauShapes(plateau) {
   if (!plateau || plateau.onset === null || plateau.drop === null) return [];
   const all = { xref: "x", yref: "paper", y0: 0, y1: 1, layer: "below" };
   return [
-    { ...all, type: "rect", x0: plateau.onset, x1: plateau.end, fillcolor: color("plateau"), line: { width: 0 } },
+    { ...all, type: "rect", x0: plateau.onset, x1: plateau.drop, fillcolor: color("plateau"), line: { width: 0 } },
     { ...all, type: "line", x0: plateau.drop, x1: plateau.drop,
       line: { color: color("plateau-edge"), width: 1.2, dash: "dash" } },
   ];
@@ -125,7 +125,7 @@ function addOutputMap(parent, picture, curves, plateau) {
   addDrawing(() => {
     const signed = picture.limits && picture.limits[0] < 0;
     const edge = { xref: "x", yref: "paper", y0: 0, y1: 1, type: "line" };
-    const steps = plateau ? [plateau.onset, plateau.end, plateau.drop].filter((step) => step !== null) : [];
+    const steps = plateau ? [plateau.onset, plateau.drop].filter((step) => step !== null) : [];
     draw(chart, [{
       type: "heatmap", x: curves.steps, y: picture.positions, z: picture.columns.map((name) => curves.columns[name]),
       zmin: picture.limits ? picture.limits[0] : undefined, zmax: picture.limits ? picture.limits[1] : undefined,

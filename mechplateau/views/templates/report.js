@@ -25,7 +25,7 @@ function drawGlance() {
   }] : [];
   const band = plateauShapes(plateau);
   const labels = band.length ? [{
-    text: "plateau", x: (plateau.onset + plateau.end) / 2, xref: "x", y: 1, yref: "paper", yanchor: "bottom",
+    text: "plateau", x: (plateau.onset + plateau.drop) / 2, xref: "x", y: 1, yref: "paper", yanchor: "bottom",
     showarrow: false, font: { size: 12, color: color("plateau-edge") },
   }, {
     text: `drop ${plateau.drop}`, x: plateau.drop, xref: "x", y: 1, yref: "paper", yanchor: "bottom", xanchor: "left",
@@ -118,7 +118,7 @@ function drawMaps() {
   }
 }
 
-const phaseNames = { before: "before the plateau", during: "on the plateau", drop: "in the drop", after: "after the drop" };
+const phaseNames = { before: "before the plateau", during: "on the plateau", after: "after the drop" };
 const track = byId("step-slider");
 let waiting = 0;
 
@@ -141,7 +141,7 @@ function show(index) {
 }
 
 function paintTrack() {
-  const tint = { before: color("grid"), during: color("plateau-edge"), drop: color("muted"), after: color("c-accuracy") };
+  const tint = { before: color("grid"), during: color("plateau-edge"), after: color("c-accuracy") };
   const stops = checkpoints.map(({ phase }, index) => {
     const edges = [(index - 0.5) / Math.max(1, last), (index + 0.5) / Math.max(1, last)];
     return `${phase ? tint[phase] : color("line")} ${edges.map((edge) => Math.round(edge * 1000) / 10 + "%").join(" ")}`;

@@ -7,7 +7,7 @@ import torch
 
 from mechplateau.config import RunConfig, TrainingConfig
 from mechplateau.models import ModelConfig, build_model
-from mechplateau.training import loop, train
+from mechplateau.training import train
 from mechplateau.training.muon import MuonAndAdamW, as_linear_weight, from_linear_weight, is_muon_matrix
 from mechplateau.training.optimizers import build_optimizer, set_learning_rate
 

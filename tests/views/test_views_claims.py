@@ -172,7 +172,9 @@ def page(curves):
 
 def shown_by_command(view, monkeypatch, capsys):
     """What `mechplateau show` prints of a run."""
-    run = SimpleNamespace(name="mws", status="finished", steps=(), missing=(), path="runs/mws", reached=400)
+    run = SimpleNamespace(
+        name="mws", status="finished", steps=(), missing=(), path="runs/mws", reached=400, stopped_at=None
+    )
     monkeypatch.setattr(console, "run_view", lambda *_, **__: view)
     console.print_run(run)
     return capsys.readouterr().out

@@ -84,7 +84,7 @@ def _plateau_text(numbers: KeyNumbers) -> str:
         return "no plateau found"
     if numbers.drop is None:
         return f"on a plateau since step {numbers.onset}, no drop yet"
-    return f"plateau from step {numbers.onset} to the drop"
+    return f"plateau from step {numbers.onset} to {numbers.drop}"
 
 
 def _peak_texts(peak: Peak | None) -> tuple[str, str]:

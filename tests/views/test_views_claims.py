@@ -200,7 +200,7 @@ def test_no_two_numbers_for_one_thing(page, monkeypatch, capsys):
         both,
         shown,
     )
-    assert only(r"plateau from step (\d+) to the drop", html) == onset
+    assert only(r"plateau from step (\d+) to (\d+)", html) == (onset, drop)
     assert only(r'"plateau":\{"onset":(\d+),"drop":(\d+)\}', html, both) == (onset, drop)
     assert only(r"Drop \(step\)</th><td>(\d+)<", both) == drop
     assert only(r"Step of the drop +(\d+)", shown) == drop

@@ -33,9 +33,20 @@ REPETITION = Panel(
 )
 ENTROPY = Panel("Entropy of outputs", "nats", lambda table: ["entropy"], data="entropy_data")
 APM = Panel(
-    "Attention progress", "APM", progress_columns, one=lambda table: Signs(table).progress_column, label=_without("apm_"), share=True
+    "Attention progress",
+    "APM",
+    progress_columns,
+    one=lambda table: Signs(table).progress_column,
+    label=_without("apm_"),
+    share=True,
 )
-COS = Panel("Collapse", "COS", collapse_columns, one=lambda table: Signs(table).collapse_column, label=_without("cos_"))
+COS = Panel(
+    "Collapse",
+    "COS",
+    collapse_columns,
+    one=lambda table: Signs(table).collapse_column,
+    label=_without("cos_"),
+)
 ALPHA = Panel(
     "Equal to the first output",
     "α₁",

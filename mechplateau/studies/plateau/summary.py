@@ -40,7 +40,6 @@ Undefined is None.
 
 from __future__ import annotations
 
-
 import pandas as pd
 
 from mechplateau.models.records import is_layer_place

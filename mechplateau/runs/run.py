@@ -25,7 +25,7 @@ from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import read_description, read_tensors
 from mechplateau.runs.files import REMEDY
 from mechplateau.runs.layout import Layout
-from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases
+from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases, solved_in
 from mechplateau.runs.record import (
     Status,
     check_belongs,

@@ -3,6 +3,7 @@
 | question | tool | cost |
 |---|---|---|
 | how degenerate is the loss around these weights, and is that what was measured? | `llc` | two sets of chains |
+| … over the checkpoints of a run | `llc_over_run` | that, times the checkpoints |
 | … from losses along chains that were sampled already | `estimate`, `estimate_from` | none |
 | … the chains themselves, to look at or go on with | `sample`, `resume` | one set of chains |
 | which settings give an estimate that means something? | `calibrate` | `llc`, times the settings |
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from mechplateau.development.data import Fresh, Rows
     from mechplateau.development.estimator import Estimate, estimate, estimate_from
     from mechplateau.development.learning_coefficient import StepSizeWarning, default_n_beta, llc
+    from mechplateau.development.of_runs import LlcTable, llc_over_run
     from mechplateau.development.path import Trajectory, trajectory
     from mechplateau.development.sgld import AllChainsLost, Sampling, Trace, resume, sample, sgld_step
 
@@ -39,6 +41,7 @@ _HOMES = {
     "Curvature": "curvature",
     "Estimate": "estimator",
     "Fresh": "data",
+    "LlcTable": "of_runs",
     "Rows": "data",
     "Sampling": "sgld",
     "Stages": "boundaries",
@@ -53,6 +56,7 @@ _HOMES = {
     "estimate_from": "estimator",
     "hessian": "curvature",
     "llc": "learning_coefficient",
+    "llc_over_run": "of_runs",
     "resume": "sgld",
     "sample": "sgld",
     "sgld_step": "sgld",
@@ -67,6 +71,7 @@ __all__ = [
     "Curvature",
     "Estimate",
     "Fresh",
+    "LlcTable",
     "Rows",
     "Sampling",
     "Stages",
@@ -81,6 +86,7 @@ __all__ = [
     "estimate_from",
     "hessian",
     "llc",
+    "llc_over_run",
     "resume",
     "sample",
     "sgld_step",

@@ -84,16 +84,40 @@ class Estimate:
         return self.n_beta * (np.cumsum(kept, axis=1) / np.arange(1, self.draws + 1) - self.loss)
 
     def row(self) -> dict[str, Any]:
-        """The single numbers, for a table; lost chains by their number."""
-        left_out = ("chain_llcs", "losses", "distances", "sampling", "lost")
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in left_out}
-        chosen = {} if self.sampling is None else {
-            "step_size": self.sampling.step_size,
-            "localization": self.sampling.localization,
-            "chains": self.sampling.chains,
-            "seed": self.sampling.seed,
-        }  # fmt: skip
+        """The single numbers, for a table, in the order of `COLUMNS`; lost chains by their number."""
+        values = {name: getattr(self, name) for name in COLUMNS if name in self.__dataclass_fields__}
+        chosen = {} if self.sampling is None else {name: getattr(self.sampling, name) for name in _SETTINGS}
         return {**values, "lost": len(self.lost), **chosen}
+
+
+_SETTINGS = ("step_size", "localization", "chains", "seed")
+COLUMNS = (
+    *(
+        "llc",
+        "paired",
+        "mean_loss",
+        "loss",
+        "chain_sd",
+        "first_half",
+        "second_half",
+        "distance",
+        "trivial_loss",
+    ),
+    *(
+        "doubled_llc",
+        "elasticity",
+        "h_max",
+        "stability",
+        "n_beta",
+        "n",
+        "draws",
+        "burn_in",
+        "verdict",
+        "reason",
+    ),
+    *("lost", *_SETTINGS),
+)
+"""The numbers of an estimate as columns of a table."""
 
 
 def estimate(

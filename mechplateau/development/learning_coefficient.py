@@ -6,15 +6,21 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from mechplateau.development.curvature import hessian
-from mechplateau.development.data import Batches, as_batches
+from mechplateau.development.data import Batches, Fresh, as_batches
 from mechplateau.development.estimator import Estimate, estimate_from, stability_of
 from mechplateau.development.sgld import AllChainsLost, Sampling, Trace, sample
 from mechplateau.development.verdicts import STEP_LIMIT
 from mechplateau.development.weights import Losses, Model, Parts
 from mechplateau.errors import UserError
+from mechplateau.objectives import Batch
+from mechplateau.tasks import TaskBase
 
 
 class StepSizeWarning(UserWarning):
@@ -23,8 +29,8 @@ class StepSizeWarning(UserWarning):
 
 def llc(
     model: Model,
-    losses: Losses,
-    data: Batches | Sequence[Any] | None,
+    losses: Losses | TaskBase,
+    data: Batches | Sequence[Any] | None = None,
     *,
     step_size: float,
     n_beta: float | None = None,
@@ -33,6 +39,7 @@ def llc(
     draws: int = 200,
     burn_in: int = 0,
     seed: int = 0,
+    batch_size: int = 256,
     trivial_loss: float | None = None,
     elasticity: bool = True,
     step_check: bool = True,
@@ -48,16 +55,19 @@ def llc(
         estimate = llc(model, losses, Rows(tokens, batch_size=256), step_size=1e-5, localization=100.0,
                        trivial_loss=math.log(vocab))
         print(estimate.llc, estimate.verdict, estimate.reason)
+        estimate = llc(run.model("during"), run.task, step_size=1e-5, n_beta=1000.0, localization=100.0)
 
     Args:
         model: a module, or parameters by name. It is as before afterwards, mode, hooks and device included.
-        losses: `losses(model, batch)` → a tensor whose mean is the loss; `losses(model)` where `data` is None.
-        data: `Rows`, `Fresh`, a list of batches, or None.
+        losses: a task, whose objective, data and trivial loss are taken; or `losses(model, batch)` → a tensor whose
+            mean is the loss; `losses(model)` where `data` is None.
+        data: `Rows`, `Fresh`, a list of batches (of the task's), or None: with a task, fresh ones.
         step_size, localization: ε and γ.
         n_beta: nβ; None: n / ln n, with the data's n.
         chains, draws, burn_in, seed: as in `Sampling`.
+        batch_size: samples a batch of a task's own data.
         trivial_loss: the loss of a model that does not look at its input; `math.inf`: there is none. Without it no
-            estimate is called local.
+            estimate is called local; None: the task's.
         elasticity: sample a second set of chains at 2nβ, which costs as much again. It keeps ε, so that its own
             ε(nβ·h_max + γ) is twice as large.
         step_check: measure h_max and warn where ε(nβ·h_max + γ) ≥ 0.4; about 20 Hessian-vector products.
@@ -73,6 +83,10 @@ def llc(
         UserError: settings, data or parts that make no sense.
         AllChainsLost: every chain went to infinity.
     """
+    if isinstance(losses, TaskBase):
+        task, losses = losses, task_losses(losses)
+        trivial_loss = task.trivial_loss if trivial_loss is None else trivial_loss
+        data = Fresh(partial(_made, task), batch_size, seed=seed) if data is None else data
     batches = as_batches(data)
     sampling = Sampling(
         step_size=step_size,
@@ -117,6 +131,23 @@ def llc(
         except AllChainsLost:
             lost = True  # the estimate stays as it is, without an elasticity
     return estimate_from(trace, trivial_loss=trivial_loss, doubled=doubled, doubled_lost=lost, h_max=h_max)
+
+
+def task_losses(task: TaskBase) -> Losses:
+    """`losses(model, batch)` of a task: each entry's loss, times its weight where entries count differently."""
+    objective = task.objective
+
+    def losses(model: Any, batch: Any) -> Tensor:
+        outputs = model(batch.inputs)
+        each, weights = objective.losses(outputs, batch), objective.weights(batch)
+        # The mean of what is returned is the objective's weighted mean.
+        return each if weights is None else each * (weights * (weights.numel() / weights.sum()))
+
+    return losses
+
+
+def _made(task: TaskBase, n: int, generator: torch.Generator) -> Batch:
+    return task.batch(n, generator)
 
 
 def default_n_beta(n: int | None) -> float:

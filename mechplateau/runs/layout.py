@@ -7,6 +7,7 @@ metrics.parquet                    one row an evaluation step (metrics.part.json
 checkpoints/step_000120.safetensors    weights, by TransformerLens's names
 maps/step_000120.safetensors       batch-mean attention maps and cosine matrices at checkpoints
 resume/step_000120.safetensors     weights and optimizer state to go on from
+notes/llc-1a2b3c4d5e6f/            found out afterwards, with settings of this hash; one file a checkpoint
 """
 
 from __future__ import annotations
@@ -58,6 +59,9 @@ class Layout:
 
     def resume(self, step: int) -> Path:
         return self.root / "resume" / _name(step)
+
+    def notes(self, kind: str, settings_hash: str) -> Path:
+        return self.root / "notes" / f"{kind}-{settings_hash}"
 
     @property
     def folders(self) -> tuple[Path, ...]:

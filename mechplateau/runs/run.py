@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -25,6 +26,7 @@ from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import read_description, read_tensors
 from mechplateau.runs.files import REMEDY
 from mechplateau.runs.layout import Layout
+from mechplateau.runs.notes import Notes
 from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases, solved_in
 from mechplateau.runs.record import (
     Status,
@@ -255,6 +257,10 @@ class Run:
         tensors, description = read_tensors(path)
         check_belongs(config_of(description, path).content_hash(), self.config, path)
         return tensors
+
+    def notes(self, kind: str, settings: Mapping[str, Any]) -> Notes:
+        """What was found out about the checkpoints, with these settings; see `mechplateau.runs.notes`."""
+        return Notes(self.path, kind, settings, self.config.content_hash())
 
     def checkpoint_path(self, which: int | Phase = "after") -> Path:
         """The file of a checkpoint's weights."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -78,6 +79,15 @@ class SequenceTask(TaskBase):
             *(("similarity_per_output",) if few else ()),
             "hidden_size",
         )
+
+    @property
+    def trivial_loss(self) -> float:
+        """Mean over positions of the entropy of the token there, nats: the best that ignores all tokens but not place.
+
+        Estimated from 65,536 sequences of a fixed seed, with the bias of counting taken off (Miller 1955): good to
+        about 0.001.
+        """
+        return _entropy_by_position(self)
 
     @property
     @abstractmethod
@@ -250,6 +260,16 @@ def targets_of(task: TaskBase, device: str | torch.device = "cpu") -> tuple[Targ
     if not isinstance(task, SequenceTask):
         return ()
     return task.attention_targets(task.sample(2, device=device, seed=0))
+
+
+@lru_cache(maxsize=256)
+def _entropy_by_position(task: SequenceTask) -> float:
+    right = TokenBatch(task.sample(2**16, seed=0)).targets
+    place = torch.arange(right.shape[1]) * task.vocab_size
+    counts = torch.bincount((right + place).flatten(), minlength=right.shape[1] * task.vocab_size)
+    shares = counts.double().view(right.shape[1], -1) / len(right)
+    entropy = -torch.xlogy(shares, shares).sum(1) + ((shares > 0).sum(1) - 1) / (2 * len(right))
+    return float(entropy.mean())
 
 
 class OneOutputPerInput(SequenceTask):

@@ -1,0 +1,200 @@
+"""Learning coefficients of a run's checkpoints: the same batches and noise at each, kept beside the run.
+
+Every checkpoint is a note of its own (`Run.notes`): a call that was cut off goes on where it stopped, and the same call
+again costs nothing. What n in nβ means: data are new at every step, so there is no data set; n is the samples that the
+whole run trains on, steps × batch size, unless nβ is given.
+
+Cost: `llc` times the checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from mechplateau.development.affine import AffineCheck, affine_check
+from mechplateau.development.estimator import COLUMNS, Estimate
+from mechplateau.development.learning_coefficient import StepSizeWarning, default_n_beta, llc
+from mechplateau.development.sgld import AllChainsLost
+from mechplateau.development.weights import Parts
+from mechplateau.errors import UserError
+from mechplateau.schema import whole_number
+
+if TYPE_CHECKING:
+    from mechplateau.runs import Run
+    from mechplateau.runs.phases import Phase
+
+_WHOLE = ("lost", "n", "draws", "burn_in", "chains", "seed")
+
+
+def llc_over_run(
+    run: Run,
+    steps: Sequence[int | Phase] | None = None,
+    *,
+    step_size: float,
+    n_beta: float | None = None,
+    localization: float = 100.0,
+    chains: int = 4,
+    draws: int = 200,
+    burn_in: int = 0,
+    seed: int = 0,
+    batch_size: int | None = None,
+    elasticity: bool = True,
+    parts: Parts | None = None,
+    device: str = "cpu",
+    progress: Callable[[int, int, int], None] | None = None,
+) -> LlcTable:
+    """The local learning coefficient at a run's checkpoints, each with its verdict.
+
+    Args:
+        run: a run with checkpoints.
+        steps: kept steps or phases; None: all kept steps.
+        step_size, localization, chains, draws, burn_in, seed, elasticity, parts: as for `llc`; masks by name are not
+            taken here.
+        n_beta: nβ, the same at all checkpoints; None: n / ln n, with n the samples that the whole run trains on.
+        batch_size: samples a batch; None: the run's.
+        device: where chains run.
+        progress: called with the checkpoint's step, chain steps done and chain steps in all of that checkpoint.
+
+    Returns:
+        the table, one line a checkpoint, with the traces and the check against the loss.
+
+    Raises:
+        UserError: settings that make no sense, or a checkpoint that was not kept.
+    """
+    if parts is not None and not (isinstance(parts, Sequence) and not isinstance(parts, str)):
+        raise UserError("parts: expected a list of names, patterns or (name, index) here")
+    chosen = [run.step_of(step) for step in steps] if steps is not None else list(run.steps)
+    if not chosen:
+        raise UserError(f"{run.path}: no checkpoint was kept")
+    training = run.config.training
+    size = training.batch_size if batch_size is None else whole_number(batch_size, "batch_size")
+    beta = default_n_beta(training.steps * training.batch_size) if n_beta is None else float(n_beta)
+    settings: dict[str, Any] = {
+        "step_size": step_size,
+        "n_beta": beta,
+        "localization": localization,
+        "chains": chains,
+        "draws": draws,
+        "burn_in": burn_in,
+        "seed": seed,
+        "batch_size": size,
+        "elasticity": elasticity,
+        "parts": None if parts is None else [part if isinstance(part, str) else list(part) for part in parts],
+    }
+    notes = run.notes("llc", settings)
+    lines, traces = [], {}
+    for step in dict.fromkeys(chosen):
+        found = notes.read(step)
+        if found is None:
+            numbers, arrays = _measured(run, step, settings, parts, device, progress)
+            notes.write(step, numbers, arrays)
+            found = numbers, {name: _tensor(array) for name, array in arrays.items()}
+        numbers, tensors = found
+        lines.append({"step": step, **_numbers(numbers)})
+        traces[step] = {name: tensor.numpy() for name, tensor in tensors.items()}
+    return LlcTable(_frame(lines), traces, beta)
+
+
+class LlcTable:
+    """Learning coefficients over checkpoints.
+
+    Attributes:
+        table: one line a checkpoint: step, and the columns of `Estimate.row`; verdict "chain lost" with null numbers
+            where every chain went to infinity.
+        traces: step → losses `[chain, draw]`, burn-in included; distances likewise.
+        n_beta: nβ.
+        affine: whether λ̂ is nothing but the loss, see `affine_check`.
+    """
+
+    def __init__(self, table: pd.DataFrame, traces: dict[int, dict[str, np.ndarray]], n_beta: float):
+        self.table, self.traces, self.n_beta = table, traces, n_beta
+
+    @property
+    def affine(self) -> AffineCheck:
+        # λ̂ as published, not the paired one: it is what the check is about.
+        return affine_check(
+            self.table["llc"].to_numpy(float, na_value=np.nan),
+            self.table["loss"].to_numpy(float, na_value=np.nan),
+            self.n_beta,
+        )
+
+    def running(self, step: int) -> np.ndarray:
+        """λ̂ of each chain over its draws so far, `[chain, draw]`, as the paper plots it.
+
+        Raises:
+            UserError: no such step, or every chain was lost there.
+        """
+        line = self.table[self.table["step"] == step]
+        if line.empty or "losses" not in self.traces.get(step, {}):
+            raise UserError(f"step {step}: no chains here; there are {sorted(self.traces)}")
+        kept = self.traces[step]["losses"][:, int(line["burn_in"].iloc[0]) :]
+        means = np.cumsum(kept, axis=1) / np.arange(1, kept.shape[1] + 1)
+        return self.n_beta * (means - float(line["loss"].iloc[0]))
+
+
+def _measured(
+    run: Run,
+    step: int,
+    settings: dict[str, Any],
+    parts: Parts | None,
+    device: str,
+    progress: Callable[[int, int, int], None] | None,
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Numbers and traces of one checkpoint."""
+    told = None if progress is None else lambda done, total: progress(step, done, total)
+    sampling = {name: value for name, value in settings.items() if name != "parts"}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StepSizeWarning)  # it is in the table, as stability and verdict
+            estimate = llc(run.model(step, device=device), run.task, parts=parts, progress=told, **sampling)
+    except AllChainsLost as error:
+        lost = {name: settings[name] for name in ("n_beta", "step_size", "localization", "chains", "seed")}
+        lost |= {name: settings[name] for name in ("draws", "burn_in")}
+        return {**lost, "lost": settings["chains"], "verdict": "chain lost", "reason": str(error)}, {}
+    return _plain(estimate), _arrays(estimate)
+
+
+def _plain(estimate: Estimate) -> dict[str, Any]:
+    """The numbers as JSON can hold them; inf (no trivial loss) as text."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in estimate.row().items()
+    }
+
+
+def _arrays(estimate: Estimate) -> dict[str, np.ndarray]:
+    arrays = {"losses": estimate.losses}
+    return arrays if estimate.distances is None else {**arrays, "distances": estimate.distances}
+
+
+def _numbers(numbers: dict[str, Any]) -> dict[str, Any]:
+    texts = ("verdict", "reason")
+    return {
+        name: float(value) if isinstance(value, str) and name not in texts else value
+        for name, value in numbers.items()
+    }
+
+
+def _tensor(array: np.ndarray) -> Any:
+    import torch
+
+    return torch.as_tensor(array)
+
+
+def _frame(lines: list[dict[str, Any]]) -> pd.DataFrame:
+    table = pd.DataFrame(lines).reindex(columns=["step", *COLUMNS])
+    kinds = {
+        column: "string" if column in ("verdict", "reason") else "Int64" if column in _WHOLE else "Float64"
+        for column in table.columns
+        if column != "step"
+    }
+    return table.astype(kinds)
+
+
+__all__ = ["LlcTable", "llc_over_run"]

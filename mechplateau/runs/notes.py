@@ -1,0 +1,63 @@
+"""What was found out about a run after it was trained, kept beside it so that it is not computed again.
+
+A note is named numbers and arrays about one checkpoint, made with stated settings. Notes of other settings lie beside
+it under another name. They are no part of the run: deleting `notes/` loses nothing but time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mechplateau.errors import CheckpointError, RunError
+from mechplateau.runs.checkpoints import read_tensors, save_tensors
+from mechplateau.runs.layout import Layout
+
+
+class Notes:
+    """Notes of one kind, made with the same settings, one a checkpoint. Made by `Run.notes`.
+
+    Args:
+        root: the run's folder.
+        kind: what they are, such as "llc".
+        settings: what decides their numbers, besides the checkpoint; plain values.
+        config_hash: of the run: notes copied from another run do not count.
+    """
+
+    def __init__(self, root: Path, kind: str, settings: Mapping[str, Any], config_hash: str):
+        self.settings = {**settings, "config_hash": config_hash}
+        plain = json.dumps(self.settings, sort_keys=True)
+        self._folder = Layout(root).notes(kind, hashlib.sha256(plain.encode()).hexdigest()[:12])
+
+    def read(self, step: int) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """Numbers and arrays of a checkpoint; None where there is no note, or none that can be read."""
+        try:
+            tensors, description = read_tensors(self._path(step))
+        except (CheckpointError, RunError):
+            return None
+        if description.get("settings") != json.loads(json.dumps(self.settings)):
+            return None
+        return dict(description["numbers"]), tensors
+
+    def write(self, step: int, numbers: Mapping[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
+        """Keep them; plain values, None where undefined.
+
+        Raises:
+            RunError: the folder cannot be written.
+        """
+        tensors = {name: torch.as_tensor(array) for name, array in (arrays or {}).items()}
+        save_tensors(
+            self._path(step), tensors, {"step": step, "numbers": dict(numbers), "settings": self.settings}
+        )
+
+    def _path(self, step: int) -> Path:
+        return self._folder / Layout(self._folder).checkpoint(step).name
+
+
+__all__ = ["Notes"]

@@ -1,0 +1,138 @@
+"""Learning coefficients of tasks and of runs: the task's own objective and data, kept beside the run, resumable."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mechplateau.config import RunConfig
+from mechplateau.development import Fresh, llc, llc_over_run
+from mechplateau.development import of_runs as module
+from mechplateau.development.learning_coefficient import task_losses
+from mechplateau.errors import UserError
+from mechplateau.objectives import Batch, SquaredError
+from mechplateau.runs import load_run
+from mechplateau.tasks import MovingWindowSum
+from mechplateau.training import train
+
+SETTINGS = {"step_size": 1e-5, "n_beta": 50.0, "chains": 2, "draws": 3, "batch_size": 8, "elasticity": False}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    config = RunConfig.for_task(
+        "mws",
+        task={"n": 3, "k": 2, "p": 5, "max_num": 4},
+        model={"d_model": 8},
+        training={"steps": 6, "batch_size": 8},
+        checkpoints={"every": 3},
+        evaluation={"samples": 8},
+    )
+    return train(config, runs_dir=tmp_path_factory.mktemp("runs"), threads=1)
+
+
+def test_a_task_brings_its_objective_data_and_trivial_loss(run):
+    model, task = run.model("after"), run.task
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    settings = {"step_size": 1e-5, "n_beta": 50.0, "chains": 2, "draws": 3, "step_check": False}
+    found = llc(model, task, **settings, batch_size=8, seed=1)
+    assert found.trivial_loss == task.trivial_loss
+
+    def by_hand(model, tokens):
+        logits = model(tokens[:, :-1])
+        return torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
+
+    data = Fresh(lambda n, generator: task.sample(n, generator), batch_size=8, seed=1)
+    expected = llc(model, by_hand, data, **settings, seed=1)
+    np.testing.assert_allclose(found.losses, expected.losses, rtol=1e-6)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_weighted_entries_keep_the_objectives_mean():
+    class Marked(Batch):
+        pass
+
+    class Task:
+        objective = SquaredError("marked")
+
+    batch = Batch(torch.randn(4, 3), torch.randn(4, 3))
+    object.__setattr__(batch, "marked", torch.rand(4, 3) > 0.4)
+    losses = task_losses(Task())(lambda inputs: inputs * 2, batch)
+    expected = SquaredError("marked").loss(batch.inputs * 2, batch)
+    assert losses.mean() == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_the_trivial_loss_is_the_entropy_of_each_place():
+    """x₁ x₂ (x₀ is not predicted), SEP, y₀ = x₀, y₁ and y₂ sums of two of 1 … 4 modulo 5."""
+    task = MovingWindowSum(n=3, k=2, p=5, max_num=4)
+    sums = np.bincount([(a + b) % 5 for a in range(1, 5) for b in range(1, 5)], minlength=5) / 16
+    of_sum = -(sums * np.log(sums)).sum()
+    assert task.trivial_loss == pytest.approx((3 * math.log(4) + 0 + 2 * of_sum) / 6, abs=1e-3)
+
+
+def test_over_a_run_each_checkpoint_is_kept_and_resumed(run, monkeypatch):
+    whole = llc_over_run(run, **SETTINGS)
+    assert list(whole.table["step"]) == [0, 3, 6]
+    assert set(whole.table["verdict"]) <= {"undetermined", "sliding", "saturated", "step too large"}
+    alone = llc(run.model(3), run.task, localization=100.0, **SETTINGS)
+    line = whole.table.set_index("step").loc[3]
+    assert line["llc"] == alone.llc
+    assert line["reason"] == alone.reason
+    np.testing.assert_array_equal(whole.traces[3]["losses"], alone.losses)
+    np.testing.assert_allclose(whole.running(3), alone.running)
+    assert pd.isna(line["elasticity"])
+
+    def never(*args, **options):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(module, "llc", never)
+    again = llc_over_run(load_run(run.path), ["after", 0], **SETTINGS)
+    pd.testing.assert_frame_equal(
+        again.table.sort_values("step").reset_index(drop=True),
+        whole.table[whole.table["step"] != 3].reset_index(drop=True),
+    )
+    with pytest.raises(AssertionError, match="measured again"):
+        llc_over_run(run, [0], **{**SETTINGS, "seed": 1})
+
+
+def test_a_note_that_is_damaged_or_anothers_is_made_again(run):
+    table = llc_over_run(run, [6], **SETTINGS).table
+    notes = run.notes("llc", {"other": 1})
+    assert notes.read(6) is None
+    (path,) = run.path.glob("notes/llc-*/step_000006.safetensors")
+    kept = path.read_bytes()
+    path.write_bytes(kept[:100])
+    pd.testing.assert_frame_equal(llc_over_run(run, [6], **SETTINGS).table, table)
+    assert path.read_bytes() == kept
+
+
+def test_lost_chains_are_a_verdict_without_numbers(run):
+    found = llc_over_run(run, [6], **{**SETTINGS, "step_size": 1e6, "localization": 1e6})
+    line = found.table.iloc[0]
+    assert line["verdict"] == "chain lost"
+    assert line["lost"] == 2
+    assert pd.isna(line["llc"])
+    with pytest.raises(UserError, match="no chains here"):
+        found.running(6)
+
+
+def test_n_is_what_the_run_trains_on_and_progress_is_told(run):
+    heard = []
+    found = llc_over_run(
+        run,
+        [0],
+        **{**SETTINGS, "n_beta": None},
+        progress=lambda step, done, total: heard.append((step, done, total)),
+    )
+    assert found.n_beta == pytest.approx(48 / math.log(48))
+    assert heard[-1][0] == 0
+    assert heard[-1][1] == heard[-1][2]
+    assert found.affine.saturated is None
+    with pytest.raises(UserError, match="no checkpoint at step 5"):
+        llc_over_run(run, [5], **SETTINGS)
+    with pytest.raises(UserError, match="parts: expected a list"):
+        llc_over_run(run, [0], **SETTINGS, parts="blocks.0.*")

@@ -119,8 +119,8 @@ class LlcTable:
     def affine(self) -> AffineCheck:
         # λ̂ as published, not the paired one: it is what the check is about.
         return affine_check(
-            self.table["llc"].to_numpy(float, na_value=np.nan),
-            self.table["loss"].to_numpy(float, na_value=np.nan),
+            self.table["llc"].to_numpy(float, na_value=np.nan).tolist(),
+            self.table["loss"].to_numpy(float, na_value=np.nan).tolist(),
             self.n_beta,
         )
 

@@ -96,6 +96,14 @@ class TaskBase(Config):
         """What is measured: fresh examples, or for a task that has one, a fixed set (of which `n` may be all)."""
         return self.batch(n, generator, device)
 
+    def prepare(self) -> None:
+        """Get ready what batches are made from (read a text, say), before anything of a run is written.
+
+        Raises:
+            UserError: it cannot be.
+        """
+        return
+
     @abstractmethod
     def _batch(self, n: int, generator: torch.Generator, device: torch.device) -> Batch:
         """Make the examples, vectorized on `device`."""

@@ -100,7 +100,10 @@ class Text(TaskBase):
                 f"segment: expected two lengths from 1, the smaller one first, got {list(self.segment)}"
             )
         if self.content is None:
-            self.__dict__["content"] = content_of(self.texts())
+            try:
+                self.__dict__["content"] = content_of(self.texts())
+            except ConfigError as error:
+                raise ValueError(str(error).removeprefix("task.")) from None
         return self
 
     def texts(self) -> Sequence[str]:
@@ -121,6 +124,10 @@ class Text(TaskBase):
                 so many tokens.
         """
         return _loaded(self)
+
+    def prepare(self) -> None:
+        """Read the text and make its vocabulary; raises what `corpus` does."""
+        self.corpus()
 
     @property
     def objective(self) -> Objective:

@@ -119,6 +119,7 @@ def check_request(
     if cuda_graph:
         check_graph(place, config)
     check_memory(config, place)
+    config.task.prepare()
     return place
 
 

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError
 from mechplateau.tasks.corpus import END
 from mechplateau.tasks.text import Text
@@ -106,8 +107,10 @@ def test_wrong_settings_are_said_in_a_line(folder, wrong, said):
 
 
 def test_a_folder_without_text_is_said_in_a_line(tmp_path):
-    with pytest.raises(ConfigError, match="found no text"):
+    with pytest.raises(ConfigError, match=r"^folder: expected a folder of text files, found no text"):
         text(tmp_path)
+    with pytest.raises(ConfigError, match=r"^task.folder: expected a folder of text files, found no text"):
+        RunConfig.for_task("text", task={"folder": str(tmp_path)})
 
 
 def test_too_many_tokens_for_the_text_are_said_in_a_line(folder):

@@ -76,9 +76,21 @@ def finished_runs(
             config = config_of(recipes, name, seed, scale, runs_dir)
         except NotReady:
             continue
-        if config.run_name not in without and is_finished(runs_dir / config.run_name):
+        path = runs_dir / config.run_name
+        if config.run_name not in without and (is_finished(path) or _stopped_as_asked(path, config)):
             found[seed] = _opened(config, runs_dir)
     return found
+
+
+def _stopped_as_asked(path: Path, config: RunConfig) -> bool:
+    """Whether a run stopped where its recipe stops it (`training.stop_at`), or later."""
+    if config.training.stop_at is None or not path.is_dir():
+        return False
+    try:
+        run = load_run(path)
+    except UserError:
+        return False
+    return run.stopped_at is not None and run.stopped_at >= config.training.stop_at
 
 
 def _opened(config: RunConfig, runs_dir: Path) -> Run:

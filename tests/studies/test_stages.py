@@ -1,0 +1,134 @@
+"""The study of stages: numbers read off tables written out by hand, and claims that data can violate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mechplateau.config import RunConfig
+from mechplateau.studies import study_named
+from mechplateau.studies.claims import check
+from mechplateau.studies.recipes import PAPER
+from mechplateau.studies.stages.recipes import LR_END
+from mechplateau.studies.stages.released import released_regression, released_value
+from mechplateau.studies.stages.summary import INDICES, language_numbers, regression_numbers
+from mechplateau.studies.training import finished_runs
+from mechplateau.training.loop import train
+
+STUDY = study_named("stages")
+
+
+def test_the_released_curves_have_the_papers_rows():
+    table = released_regression()
+    assert table.groupby("seed").size().tolist() == [190] * 5
+    assert released_value(1, 5050, "ridge_gap") == pytest.approx(0.913, abs=1e-3)
+    assert released_value(3, 7192, "weight_norm") == pytest.approx(27.472, abs=1e-3)
+    assert released_value(5, 5050, "ridge_gap") is None
+
+
+def test_the_papers_schedule_keeps_the_released_steps():
+    config = RunConfig.parse(STUDY.recipes["lr-true"].data(1, PAPER))
+    from mechplateau.runs.cadence import Cadence
+
+    kept = set(Cadence(config).kept.until(LR_END))
+    released = set(released_regression()["step"])
+    assert kept == {step for step in released if step <= LR_END}
+    assert set(INDICES) <= kept
+    whole = set(Cadence(config).kept.until(499_999))
+    assert whole == {step for step in released if step < 499_999} | ({499_999} & whole)
+    assert len(released) == 190
+
+
+def test_a_run_is_compared_with_the_released_model_of_its_seed():
+    steps = list(INDICES)
+    rows = {"step": steps, "ridge_gap": [1.0] * 6, "weight_norm": [26.0] * 6}
+    found = regression_numbers(pd.DataFrame(rows), 1)
+    assert found["ridge_gap_off_5050"] == pytest.approx(1.0 - released_value(1, 5050, "ridge_gap"))
+    assert found["weight_norm_off_7192"] == pytest.approx(released_value(1, 7192, "weight_norm") - 26.0)
+    assert found["icl_4_8_quiet_12221"] is None
+    assert regression_numbers(pd.DataFrame(rows), 9)["ridge_gap_off_5050"] is None
+    assert regression_numbers(pd.DataFrame(rows)[:1], 1)["ridge_gap_5050"] is None
+
+
+def language_table(learns: bool = True) -> pd.DataFrame:
+    """Eleven rows: bigrams are best at step 200, and from 600 on the model copies; attention is there at 500."""
+    steps = np.arange(0, 1100, 100)
+    copies = (steps >= 600) & learns
+    return pd.DataFrame(
+        {
+            "step": steps,
+            "bigram_excess": np.where(steps == 200, 0.5, 1.0 + steps / 1000),
+            "position_delta": steps / 1000,
+            "gram_score_3": 1 + steps / 1000,
+            "gram_score_4": np.nan,
+            "previous_token_L0H0": 0.1,
+            "previous_token_L0H1": steps / 2000,
+            "prefix_B_L1H0": np.where((steps >= 500) & learns, 0.8, 0.02),
+            "prefix_B_L1H1": 0.01,
+            "prefix_A_L1H0": 0.003,
+            "prefix_A_L1H1": 0.5,
+            "composition_K_max": 0.2,
+            "repeat_gain": np.where(copies, 6.0, 0.1),
+            "repeat_cos": np.where(copies, 0.2, 0.7),
+            "repeat_repetition": np.where(copies, 0.1, 0.5),
+            "icl": -0.4,
+        }
+    )
+
+
+def test_numbers_of_a_language_model_by_hand():
+    found = language_numbers(language_table())
+    expected = {
+        "bigram_at": 200,
+        "bigram_low": 0.5,
+        "bigram_rise": 1.5,
+        "delta_then": 0.2,
+        "delta_end": 1.0,
+        "previous_token": 0.5,
+        "prefix_B": 0.8,
+        "prefix_A_of_best": 0.003,
+        "gram_gain_3": 2 / 1.2,
+        "induction_at": 600,
+        "induction_took": 0,
+        "prefix_lead": 100,
+        "cos_drop": 0.5,
+        "repetition_drop": 0.4,
+    }
+    for name, value in expected.items():
+        assert found[name] == pytest.approx(value), name
+    assert found["gram_gain_4"] is None
+
+
+def test_what_never_copies_has_no_transition():
+    found = language_numbers(language_table(learns=False))
+    for name in ("induction_at", "induction_took", "prefix_lead", "cos_drop", "repetition_drop"):
+        assert found[name] is None
+    assert found["prefix_B"] == 0.02
+
+
+@pytest.mark.parametrize("claim", STUDY.claims, ids=lambda claim: claim.id)
+def test_each_claim_can_fail(claim):
+    outside = claim.high + 1 if claim.high is not None else claim.low - 1
+    inside = claim.high if claim.high is not None else claim.low
+    for value, verdict in ((outside, "fails"), (inside, "holds")):
+        runs = {claim.recipe: [{"seed": seed, claim.number: value} for seed in range(5)]}
+        assert check(claim, runs).verdict == verdict
+
+
+def test_a_run_that_stopped_where_its_recipe_says_is_a_finished_one(tmp_path, monkeypatch):
+    recipe = STUDY.recipes["lr-true"]
+    small = {
+        "task": {"name": "in_context_regression", "d": 2, "n_pairs": 2},
+        "model": {"d_model": 4, "n_heads": 1},
+        "training": {"steps": 50, "stop_at": 2, "batch_size": 4},
+        "checkpoints": {"every": 1},
+    }
+    monkeypatch.setattr(type(recipe), "data", lambda self, seed, scale: {**small, "seed": seed})
+    recipes = {"lr-true": recipe}
+    config = RunConfig.parse(recipe.data(0, PAPER))
+    assert finished_runs(recipes, "lr-true", [0], PAPER, tmp_path) == {}
+    train(config.with_(training={"stop_at": 1}), runs_dir=tmp_path)
+    assert finished_runs(recipes, "lr-true", [0], PAPER, tmp_path) == {}
+    run = train(config, runs_dir=tmp_path)
+    assert finished_runs(recipes, "lr-true", [0], PAPER, tmp_path)[0].path == run.path

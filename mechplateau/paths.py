@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from mechplateau.errors import UserError
 
@@ -31,18 +30,3 @@ def file_path(path: str | os.PathLike[str]) -> Path:
     if text.endswith((os.sep, os.altsep or os.sep)):
         raise UserError(f"{text}: is a folder; expected the name of a file")
     return local_path(text)
-
-
-def _given(value: str | os.PathLike[str] | None) -> Path | None:
-    return None if value is None else local_path(value)
-
-
-def _written(value: str | None) -> Path | None:
-    return None if value is None else Path("/dev/stdout") if value == "-" else file_path(value)
-
-
-PATH_OPTION: dict[str, Any] = {"parser": str, "metavar": "PATH", "callback": _given}
-"""For `typer.Option`: a path that is read with `local_path`. Typer's own reading takes an empty one for `.`."""
-
-OUTPUT_OPTION: dict[str, Any] = {**PATH_OPTION, "callback": _written}
-"""For `typer.Option`: a file to write, read with `file_path`; - is standard output."""

@@ -1,21 +1,16 @@
-"""`mechplateau …`: the command line. Every heavy import is inside its command, so that help answers at once."""
+"""`mechplateau …`: the commands there are, and how each of them ends."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from collections.abc import Callable
+from typing import Annotated, NoReturn
 
 import typer
 
-from mechplateau.cli.llm import llm
-from mechplateau.cli.studies import claims, figure, figures, reproduce
+from mechplateau.cli import llm, runs, studies
+from mechplateau.cli.failing import fail
 from mechplateau.errors import UserError
-from mechplateau.paths import OUTPUT_OPTION, PATH_OPTION, local_path
-
-if TYPE_CHECKING:
-    from mechplateau.config import RunConfig
-    from mechplateau.runs import Run
 
 app = typer.Typer(
     name="mechplateau",
@@ -25,36 +20,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="TASK_OR_FILE", help="A task's name (mws, …), a YAML file, or - for standard input."
-    ),
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="FIELD=VALUE", help="Override a setting, such as training.steps=100; repeatable."
-    ),
-]
-Preset = Annotated[
-    str | None,
-    typer.Option(
-        "--preset", metavar="NAME", help="Named settings of the task, such as small; --set wins over them."
-    ),
-]
-Seed = Annotated[int | None, typer.Option(help="Seed of weights and data; overrides the file's.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
-RunsDir = Annotated[Path, typer.Option(help="Where run folders lie.", **PATH_OPTION)]
-Threads = Annotated[int | None, typer.Option(help="CPU threads (default: all; a resumed run: as before).")]
-Trackers = Annotated[
-    list[str] | None,
-    typer.Option("--tracker", help="Also mirror rows to wandb or tensorboard; repeatable."),
-]
-RunName = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run's folder, name, or the beginning of its name.")
-]
 
 
 def _print_version(wanted: bool) -> None:
@@ -74,158 +39,23 @@ def options(
     """Study how transformers learn: train, measure and open up the loss plateau."""
 
 
-@app.command()
-def train(
-    source: Source,
-    set_: Set = None,
-    preset: Preset = None,
-    seed: Seed = None,
-    device: Device = "cpu",
-    runs_dir: RunsDir = Path("runs"),
-    threads: Threads = None,
-    tracker: Trackers = None,
-    cuda_graph: Annotated[
-        bool, typer.Option("--cuda-graph", help="Run updates and measurements as CUDA graphs (adam, adamw).")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print the run's folder only.")] = False,
-) -> None:
-    """Train a run to its end, or go on with it; a finished one is left as it is.
-
-    Ctrl-C saves; the same command goes on.
-    """
-    config = _config(source, preset, set_, seed)
-    run = _train(config, device, runs_dir, threads, tracker or [], quiet, cuda_graph)
-    if quiet:
-        print(run.path)
-    else:
-        _print_run(run)
-
-
-@app.command(hidden=True)
-def job(with_parent: Annotated[int, typer.Option("--with-parent")]) -> None:
-    """Do a job that the calling process writes to standard input."""
-    from mechplateau.training import RunInterrupted
-    from mechplateau.training.executor import perform, stop_with_parent
-
-    stop_with_parent(with_parent)
-    try:
-        perform(sys.stdin.buffer)
-    except RunInterrupted as interruption:
-        _fail(str(interruption), 130)
-
-
-@app.command()
-def config(source: Source, set_: Set = None, preset: Preset = None, seed: Seed = None) -> None:
-    """Print the whole configuration as YAML."""
-    print(_config(source, preset, set_, seed).yaml(), end="")
-
-
-@app.command()
-def show(run: RunName, runs_dir: RunsDir = Path("runs")) -> None:
-    """Print what came out of a run."""
-    _print_run(_find(run, runs_dir))
-
-
-@app.command()
-def report(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="One run, or several to compare.")],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The HTML file; - for standard output (default: report.html in the run's folder).",
-            **OUTPUT_OPTION,
-        ),
-    ] = None,
-    runs_dir: RunsDir = Path("runs"),
-) -> None:
-    """Write the report of a run as one HTML file that needs no network; several runs are compared."""
-    from mechplateau.report import save_report
-    from mechplateau.views import is_stdout
-
-    _expect_cpu()
-    path = save_report([_find(run, runs_dir) for run in runs], output)
-    if not is_stdout(path):  # there the page itself was written
-        print(path)
-
-
-@app.command(name="list")
-def list_(runs_dir: RunsDir = Path("runs")) -> None:
-    """List the runs there are."""
-    from mechplateau.cli.console import print_runs
-    from mechplateau.runs import list_runs, unreadable_runs
-
-    print_runs(list_runs(runs_dir), unreadable_runs(runs_dir), runs_dir)
-
-
-@app.command()
-def sweep(
-    source: Source,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="FIELD=A,B,C", help="Values to combine, such as task.k=2,3,4; repeatable."
-        ),
-    ] = None,
-    preset: Preset = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(help="How many seeds, counted from --first-seed (default: the file's own seed)."),
-    ] = None,
-    first_seed: Annotated[int, typer.Option(help="The first of --seeds.")] = 0,
-    jobs: Annotated[int, typer.Option(help="Runs at a time.")] = 1,
-    device: Device = "cpu",
-    runs_dir: RunsDir = Path("runs"),
-    threads: Annotated[
-        int | None, typer.Option(help="CPU threads of each run (default: cores / jobs).")
-    ] = None,
-    tracker: Trackers = None,
-) -> None:
-    """Run every combination of settings and seeds; finished runs are skipped, failed ones do not stop the others."""
-    from mechplateau.cli.console import sweep_progress
-    from mechplateau.training.executor import cores
-    from mechplateau.training.sweep import expand
-    from mechplateau.training.sweep import sweep as run_sweep
-
-    if seeds is not None and seeds < 1:
-        raise UserError(f"--seeds: expected at least 1, got {seeds}")
-    if jobs < 1:
-        raise UserError(f"--jobs: expected at least 1, got {jobs}")
-    _check_trackers(tracker)
-    chosen = None if seeds is None else range(first_seed, first_seed + seeds)
-    configs = expand(_data(source, preset), set_ or [], chosen)
-    each = threads if threads is not None else max(1, cores() // jobs)
-    with sweep_progress(configs) as on_result:
-        results = run_sweep(
-            configs,
-            runs_dir=runs_dir,
-            jobs=jobs,
-            threads=each,
-            device=device,
-            tracker=tracker or [],
-            on_result=on_result,
-        )
-    if any(result.outcome == "failed" for result in results):
-        raise typer.Exit(1)
-
-
-@app.command()
-def demo(runs_dir: RunsDir = Path("runs"), device: Device = "cpu", threads: Threads = None) -> None:
-    """Train moving window sum at the paper's size, find its plateau and write the report: a few minutes."""
-    from mechplateau.cli.console import print_run
-    from mechplateau.config import RunConfig
-    from mechplateau.report import save_report
-
-    run = _train(RunConfig.for_task("mws"), device, runs_dir, threads, [], quiet=False)
-    path = save_report(run)
-    print_run(run)
-    print(f"Report: {path}")
-
-
-app.command()(llm)
-for experiment in (figure, figures, reproduce, claims):
-    app.command()(experiment)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "train": runs.train,
+    "config": runs.config,
+    "show": runs.show,
+    "report": runs.report,
+    "list": runs.list_,
+    "sweep": runs.sweep,
+    "demo": runs.demo,
+    "llm": llm.llm,
+    "figure": studies.figure,
+    "figures": studies.figures,
+    "reproduce": studies.reproduce,
+    "claims": studies.claims,
+}
+for name, command in _COMMANDS.items():
+    app.command(name=name)(command)
+app.command(name="job", hidden=True)(runs.job)
 
 
 def main() -> NoReturn:
@@ -233,159 +63,17 @@ def main() -> NoReturn:
     try:
         app()
     except UserError as error:
-        _fail(str(error), 2)
+        fail(str(error), 2)
     except SystemExit as ending:
         # At Ctrl-C typer ends with 130 and without a word; an interrupted run has told where it was saved.
         if ending.code == 130 and isinstance(ending.__context__, typer.Exit):
-            _fail("interrupted", 130)
+            fail("interrupted", 130)
         raise
     except BrokenPipeError:
         sys.stderr.close()
         raise SystemExit(1) from None
     except KeyboardInterrupt:
-        _fail("interrupted", 130)
+        fail("interrupted", 130)
     except OSError as error:
-        _fail(f"{error.filename or 'output'}: {error.strerror or error}", 2)
+        fail(f"{error.filename or 'output'}: {error.strerror or error}", 2)
     raise SystemExit(0)
-
-
-_LONGEST = 2000
-"""Characters of an error's line."""
-
-
-def _fail(message: str, code: int) -> NoReturn:
-    # A value that is quoted may be megabytes long, or hold what a terminal takes for commands.
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
-    shown = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"
-    print(f"mechplateau: {shown}", file=sys.stderr)
-    raise SystemExit(code)
-
-
-def _data(source: str, preset: str | None) -> dict[str, Any]:
-    """Plain data of a task's name and preset, a YAML file, or (for `-`) what comes on standard input."""
-    from mechplateau.config import task_settings
-    from mechplateau.schema import read_yaml
-
-    path = local_path(source)
-    if source != "-" and path.suffix not in (".yaml", ".yml") and not _is_file(path):
-        return task_settings(source, preset)
-    if preset is not None:
-        raise UserError(
-            f"--preset {preset}: expected a task's name beside it, got the file {source}; a file has its own settings"
-        )
-    if source == "-":
-        return _with_task_fields(read_yaml(sys.stdin.read(), "standard input"))
-    try:
-        return _with_task_fields(read_yaml(path.read_text(encoding="utf-8"), str(path)))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise UserError(f"{path}: cannot be read ({reason}); expected a YAML file") from None
-
-
-def _with_task_fields(data: dict[str, Any]) -> dict[str, Any]:
-    """`task: mws` stands for `task: {name: mws}`; overrides of its fields need the long form."""
-    return {**data, "task": {"name": data["task"]}} if isinstance(data.get("task"), str) else data
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a name too long for the system, say
-        return False
-
-
-def _config(source: str, preset: str | None, assignments: list[str] | None, seed: int | None) -> RunConfig:
-    from mechplateau.config import RunConfig
-    from mechplateau.schema import override
-
-    data = override(_data(source, preset), assignments or [])
-    if seed is not None:
-        data["seed"] = seed
-    return RunConfig.parse(data)
-
-
-def _train(
-    config: RunConfig,
-    device: str,
-    runs_dir: Path,
-    threads: int | None,
-    trackers: list[str],
-    quiet: bool,
-    cuda_graph: bool = False,
-) -> Run:
-    from contextlib import ExitStack
-
-    from mechplateau.cli.console import training_progress
-    from mechplateau.runs.layout import Layout
-    from mechplateau.runs.record import is_finished
-    from mechplateau.training import RunInterrupted, train
-    from mechplateau.training.loop import check_request
-    from mechplateau.training.trackers import mirrored
-
-    _check_trackers(trackers)
-    check_request(config, device, threads, cuda_graph)
-    if device == "cpu":
-        _expect_cpu()
-    folder = runs_dir / config.run_name
-    finished = is_finished(Layout(folder), config)
-    if not finished:
-        # What takes seconds to import, before anything is drawn that Ctrl-C would leave on the screen.
-        import mechplateau.models.transformer  # noqa: F401
-    try:
-        with ExitStack() as stack:
-            listeners: list[Any] = []
-            if not quiet:
-                listeners.append(stack.enter_context(training_progress(config)))
-            listeners += stack.enter_context(mirrored([] if finished else trackers, config, folder))
-            return train(
-                config,
-                runs_dir=runs_dir,
-                device=device,
-                threads=threads,
-                listeners=listeners,
-                cuda_graph=cuda_graph,
-            )
-    except RunInterrupted as interruption:
-        _fail(str(interruption), 130)
-
-
-def _expect_cpu() -> None:
-    """That no GPU kernel runs on a CPU needs no notice to someone who asked for a CPU."""
-    import logging
-
-    logging.getLogger("mechplateau_kernels").setLevel(logging.ERROR)
-
-
-def _check_trackers(names: list[str] | None) -> None:
-    from mechplateau.training.trackers import check_tracker
-
-    for name in names or []:
-        check_tracker(name)
-
-
-def _find(name: str, runs_dir: Path) -> Run:
-    """A run by folder, name, or the beginning of a name that no other shares."""
-    from mechplateau.errors import RunError
-    from mechplateau.runs import load_run
-
-    for path in (local_path(name), runs_dir / name):
-        if _is_file(path / "config.yaml"):
-            return load_run(path)
-    matches = sorted(
-        path for path in runs_dir.glob("*") if path.name.startswith(name) and _is_file(path / "config.yaml")
-    )
-    if len(matches) == 1:
-        return load_run(matches[0])
-    if matches:
-        raise RunError(
-            f"{name}: several runs begin so: {', '.join(path.name for path in matches[:5])}; give more of the name"
-        )
-    raise RunError(
-        f"{name}: no such run in {runs_dir}; `mechplateau list --runs-dir {runs_dir}` shows the runs there are"
-    )
-
-
-def _print_run(run: Run) -> None:
-    from mechplateau.cli.console import print_run
-
-    print_run(run)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mechplateau.cli.options import PATH_OPTION, Device, Jobs
 from mechplateau.devices import TRAINABLE, device_named
 from mechplateau.errors import UserError
-from mechplateau.paths import PATH_OPTION
 
 if TYPE_CHECKING:
     from mechplateau.studies import Figure, Study
@@ -37,9 +37,7 @@ Out = Annotated[Path, typer.Option("--out", help="Where figures and their data a
 Seeds = Annotated[
     int, typer.Option(help="How many seeds, counted from 0; figures then show median and spread.")
 ]
-Jobs = Annotated[int, typer.Option(help="Runs at a time.")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads of each run (default: cores / jobs).")]
-Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
 
 
 def figure(

@@ -9,9 +9,10 @@ Everyday names live here and are imported when first used: `import mechplateau` 
 
 from __future__ import annotations
 
-import importlib
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
+
+from mechplateau._lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechplateau.config import RunConfig as RunConfig
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from mechplateau.tasks import register_task as register_task
     from mechplateau.training import train as train
 
-_LAZY = {
+_HOMES = {
     "Run": "runs",
     "RunConfig": "config",
     "Target": "tasks",
@@ -47,16 +48,10 @@ _LAZY = {
     "train": "training",
 }
 
-__all__ = [*_LAZY, "__version__"]
+__all__ = [*_HOMES, "__version__"]
+
+_find, __dir__ = lazy_names(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return metadata.version("mechplateau")
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return metadata.version("mechplateau") if name == "__version__" else _find(name)

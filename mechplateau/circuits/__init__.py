@@ -25,8 +25,9 @@ outputs are predicted at `task.output_rows`. Names are imported when first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mechplateau._lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechplateau.circuits.ablation import ablate_attention, ablate_heads, target_entries
@@ -124,12 +125,4 @@ __all__ = [
     "transferred",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

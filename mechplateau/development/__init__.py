@@ -19,8 +19,9 @@ Data are `Rows` (a data set), `Fresh` (new at every step) or a list of batches. 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mechplateau._lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechplateau.development.affine import AffineCheck, affine_check
@@ -94,12 +95,4 @@ __all__ = [
     "trajectory",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -8,8 +8,9 @@ nothing over the network.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mechplateau._lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechplateau.llm.analysis import SeriesAnalysis, analysis_folder, analyze_series
@@ -63,12 +64,4 @@ __all__ = [
     "train_demo",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -5,9 +5,9 @@ Names are imported when first used: TransformerLens costs seconds, and configura
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from mechplateau._lazy import lazy_names
 from mechplateau.models import attention_only_kind as attention_only_kind  # registers its kind
 from mechplateau.models import gpt as gpt  # registers its kind
 from mechplateau.models import regressor_kind as regressor_kind  # registers its kind
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mechplateau.models.transformer import PlateauTransformer as PlateauTransformer
     from mechplateau.models.transformer import build_model as build_model
 
-_LAZY = {
+_HOMES = {
     "PlateauTransformer": "transformer",
     "build_model": "transformer",
     "generate": "generation",
@@ -40,14 +40,14 @@ __all__ = [
     "locations",
     "model_kinds",
     "register_model_kind",
-    *_LAZY,
+    *_HOMES,
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def _check(name: str) -> None:
     from mechplateau.models.versions import check_hooked_transformer
 
     check_hooked_transformer(f"mechplateau.models.{name}")
-    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _check)

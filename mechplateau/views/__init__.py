@@ -6,8 +6,9 @@ imported when first used, because matplotlib and plotly take their time.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from mechplateau._lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechplateau.views._files import is_stdout
@@ -91,12 +92,4 @@ __all__ = [
     "verdict",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

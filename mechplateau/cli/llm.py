@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +14,6 @@ from mechplateau.paths import local_path
 
 if TYPE_CHECKING:
     import pandas as pd
-    from transformer_lens import HookedTransformer
 
     from mechplateau.llm import SeriesAnalysis
     from mechplateau.views.llm_series import HeadsSection
@@ -160,7 +159,7 @@ def _heads(
     from mechplateau.views.llm_heads import plot_heads
     from mechplateau.views.llm_series import HeadsSection
 
-    def tool(model: HookedTransformer) -> pd.DataFrame:
+    def tool(model: Any) -> pd.DataFrame:
         length = min(model.cfg.n_ctx // 2, LONGEST_COPY)
         tokens = repeated_tokens(model.cfg.d_vocab, length=length, batch=HEAD_SEQUENCES)
         return attention_scores(model, tokens).assign(length=length)

@@ -43,7 +43,7 @@ class Claim:
         at: scale → another range there.
         paper: what the paper says, in its words or numbers; "" where it gives none.
         source: where that, and so the range, is from.
-        seeds: how many seeds, counted from 0, the results on record have at least.
+        seeds: how many seeds, counted from 0, it is meant to be checked on.
         changed: what in it was changed after runs had been seen, and what it was before; "" where nothing was.
     """
 

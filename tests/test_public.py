@@ -33,3 +33,13 @@ def test_importing_is_free_of_heavy_imports_and_of_the_network():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_names_that_were_documented_before_a_move_are_still_there():
+    from mechplateau import experiments, report, reporting
+    from mechplateau.experiments import summary
+    from mechplateau.studies.plateau.summary import summarize
+
+    assert experiments.__doc__
+    assert (reporting.run_view, reporting.save_report) == (report.run_view, report.save_report)
+    assert summary.summarize is summarize

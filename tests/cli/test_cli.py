@@ -276,7 +276,7 @@ def test_ctrl_c_anywhere_else_is_one_line(run_cli, monkeypatch):
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_data", stopped)
+    monkeypatch.setattr(cli.runs, "_data", stopped)
     code, _, err = run_cli("config", "mws")
     assert (code, err) == (130, "mechplateau: interrupted\n")
 

@@ -1,0 +1,1 @@
+"""The former name of `mechplateau.studies`, for what was documented under it."""

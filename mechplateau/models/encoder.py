@@ -127,10 +127,10 @@ class BidirectionalAttention(nn.Module):
         self.factors: Tensor | None = None
 
     def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        # One product for the three; the weights keep TransformerLens's shapes.
-        weight = torch.cat([self.W_Q, self.W_K, self.W_V]).transpose(1, 2).flatten(0, 1)
+        # One product for the three, and one copy of their weights, which keep TransformerLens's shapes.
+        weight = torch.cat([w.transpose(0, 1) for w in (self.W_Q, self.W_K, self.W_V)], dim=1).flatten(1)
         bias = torch.cat([self.b_Q, self.b_K, self.b_V]).flatten()
-        projected = F.linear(x, weight, bias).view(*x.shape[:2], 3, *self.b_Q.shape)
+        projected = F.linear(x, weight.T, bias).view(*x.shape[:2], 3, *self.b_Q.shape)
         q, k, v = projected.unbind(dim=2)
         q, k, v = self.hook_q(q), self.hook_k(k), self.hook_v(v)
         z = self.hook_z(self._attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)).transpose(1, 2))

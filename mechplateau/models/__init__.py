@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from mechplateau._lazy import lazy_names
 from mechplateau.models import attention_only_kind as attention_only_kind  # registers its kind
+from mechplateau.models import encoder_kind as encoder_kind  # registers its kind
 from mechplateau.models import gpt as gpt  # registers its kind
 from mechplateau.models import regressor_kind as regressor_kind  # registers its kind
 from mechplateau.models.config import AttentionKind, ModelConfig, ModelConfigBase
+from mechplateau.models.encoder_config import EncoderConfig
 from mechplateau.models.kinds import ModelKind, model_kinds, register_model_kind
 from mechplateau.models.records import Observation, Trainable, locations
 
@@ -32,6 +34,7 @@ _HOMES = {
 
 __all__ = [
     "AttentionKind",
+    "EncoderConfig",
     "ModelConfig",
     "ModelConfigBase",
     "ModelKind",

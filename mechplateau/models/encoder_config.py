@@ -6,10 +6,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from mechplateau.schema import Config
+from mechplateau.models.config import ModelConfigBase
 
 
-class EncoderConfig(Config):
+class EncoderConfig(ModelConfigBase):
     """A BERT encoder with a scalar read-out: the paper's has 4 layers, 8 heads and width 768.
 
     Source: arXiv 2410.22244, appendix A.

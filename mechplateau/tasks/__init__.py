@@ -6,6 +6,7 @@ from mechplateau.tasks.concat import ConcatenatedWindows
 from mechplateau.tasks.copying import Copy, Reverse
 from mechplateau.tasks.histogram import Histogram
 from mechplateau.tasks.in_context_regression import InContextRegression, RegressionBatch
+from mechplateau.tasks.matrix_completion import MatrixCompletion, MatrixCompletionGPT
 from mechplateau.tasks.mws import MovingWindowSum
 from mechplateau.tasks.permutation import Permutation
 from mechplateau.tasks.prefix import PrefixSum
@@ -30,6 +31,8 @@ __all__ = [
     "Copy",
     "Histogram",
     "InContextRegression",
+    "MatrixCompletion",
+    "MatrixCompletionGPT",
     "MovingWindowSum",
     "OneOutputPerInput",
     "Permutation",

@@ -133,6 +133,19 @@ class LowRankMatrices(Config):
         return Matrices(tokens.masked_fill(~observed, MASK), values, observed)
 
 
+def _on_a_cpu(steps: int, **values: Any) -> Mapping[str, Mapping[str, Any]]:
+    """A preset of 4 × 4 matrices of rank 1: about 17 ms of one core a step.
+
+    The initial weights are large: at a standard deviation of 0.07 nothing moves in 2,200 steps.
+    """
+    return {
+        "task": {"m": 4, "n": 4, "rank": 1, "value_max": 1, **values},
+        "model": {"n_layers": 2, "n_heads": 4, "d_model": 64, "init_std": 0.15},
+        "training": {"steps": steps, "batch_size": 64, "lr": 1e-3},
+        "checkpoints": {"every": 100},
+    }
+
+
 @register_task
 class MatrixCompletion(LowRankMatrices, TaskBase):
     """An encoder reads all cells, MASK in the masked ones, and gives a number for each; squared error.
@@ -153,6 +166,10 @@ class MatrixCompletion(LowRankMatrices, TaskBase):
     default_training: ClassVar[Mapping[str, Any]] = {"steps": 50_000, "batch_size": 256, "lr": 1e-4}
     default_evaluation: ClassVar[Mapping[str, Any]] = {"every": 50, "samples": 256}
     model_kinds: ClassVar[tuple[str, ...]] = ("encoder",)
+    presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
+        "tiny": _on_a_cpu(4000, factors="signed_grid", q=4),
+        "small": _on_a_cpu(5000, q=10),
+    }
 
     @model_validator(mode="after")
     def _mixed(self) -> Self:
@@ -218,6 +235,7 @@ class MatrixCompletionGPT(LowRankMatrices, SequenceTask):
     """Largest value that has a token. A value beyond it is an error."""
 
     default_model: ClassVar[Mapping[str, Any]] = {"attention": "softmax", "n_layers": 2, "n_heads": 2}
+    default_training: ClassVar[Mapping[str, Any]] = {"steps": 2000}
 
     @property
     def vocab_size(self) -> int:

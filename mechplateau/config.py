@@ -313,7 +313,9 @@ class RunConfig(Config):
                     f"interventions.{index}.start: expected a step up to training.steps = {self.training.steps}, "
                     f"got {intervention.start}"
                 )
-            if intervention.needs_attention and not kind_of(self.model).attention:
+            kind = kind_of(self.model)
+            takes = kind.attention or intervention.kind in kind.interventions
+            if intervention.needs_attention and not takes:
                 raise ValueError(
                     f"interventions.{index}.kind: {intervention.kind} acts on a model's attention, which a model of "
                     f"kind {self.model.kind} does not let it; expected another kind of model or intervention"

@@ -1,5 +1,6 @@
 """What an evaluation records: measurements with documented columns, one registry for all of them."""
 
+from mechplateau.measurements import cells as cells  # registers its measurements
 from mechplateau.measurements import inside as inside  # registers its measurements
 from mechplateau.measurements import language as language  # registers its measurements
 from mechplateau.measurements import outputs as outputs  # registers its measurements

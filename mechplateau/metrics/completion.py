@@ -7,7 +7,7 @@ Source: arXiv 2410.22244; `spread` and `cosine_among` are measures of our own.
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ._shapes import require_sequences
@@ -81,6 +81,36 @@ def cosine_among(
     enough = count >= 2
     cosine = pairs / (count * (count - 1)).clamp(min=1)
     return torch.where(enough, cosine, 0.0).sum() / enough.sum()
+
+
+def cosine_of_equals(
+    hidden: Float[Tensor, "batch cell d_model"],
+    tokens: Int[Tensor, "batch cell"],
+    chosen: Bool[Tensor, "batch cell"],
+) -> Float[Tensor, ""]:
+    """Mean cosine over ordered pairs of different chosen cells of one matrix that hold the same token.
+
+    The control for COS of masked cells, which all hold one token. Mean within a matrix, then over the matrices with
+    such a pair.
+
+    Args:
+        hidden: hidden states.
+        tokens: what the cells hold.
+        chosen: which cells count.
+
+    Returns:
+        0-d in [−1, 1]; NaN where no matrix has such a pair.
+
+    Raises:
+        ValueError: no matrix.
+    """
+    require_sequences("cosine_of_equals", hidden)
+    unit = torch.nn.functional.normalize(hidden.float(), dim=-1, eps=1e-8)
+    pairs = (tokens[:, :, None] == tokens[:, None, :]) & chosen[:, :, None] & chosen[:, None, :]
+    pairs = pairs & ~torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
+    count = pairs.sum(dim=(1, 2))
+    cosine = torch.where(pairs, unit @ unit.mT, 0.0).sum(dim=(1, 2)) / count.clamp(min=1)
+    return cosine.sum() / (count > 0).sum()
 
 
 def mean_where(values: Float[Tensor, "*shape"], chosen: Bool[Tensor, "*shape"]) -> Float[Tensor, ""]:

@@ -16,11 +16,12 @@ Source: arXiv 2410.22244, section 2 and appendix A; Devlin et al. 2018.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformer_lens import ActivationCache, HookedRootModule, HookedTransformerConfig
 from transformer_lens.hook_points import HookPoint
@@ -29,6 +30,7 @@ import mechplateau.models.lens  # noqa: F401 (before TransformerLens: says what 
 from mechplateau.errors import UserError
 from mechplateau.models.encoder_config import EncoderConfig
 from mechplateau.models.hooks import WatchedPoint
+from mechplateau.models.records import AttentionRecord, Observation
 from mechplateau.models.watching import Watch, honors_hooks, observed
 
 EPS = 1e-12
@@ -228,6 +230,7 @@ class Encoder(HookedRootModule):
             init_weights=False,
             device="cpu",
         )
+        self._scaled: tuple[Callable[[Tensor], Tensor], float, tuple[int, ...]] | None = None
         self.embed = Embedding(config, values, n_ctx)
         self.hook_full_embed = HookPoint()
         self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(config.n_layers))
@@ -251,11 +254,90 @@ class Encoder(HookedRootModule):
         """
         self.watch.look()
         self._require(tokens)
+        self._set_factors(tokens)
         x = self.hook_full_embed(self.embed(tokens))
         for block in self.blocks:
             x = block(x)
         out: Tensor = self.readout(x)
         return out
+
+    def observe(self, tokens: Int[Tensor, "batch cell"], *, at: Iterable[str] = ()) -> Observation:
+        """One forward that leaves behind what measurements need.
+
+        Args:
+            tokens: what the model sees.
+            at: further places of hidden states: "final", what the read-out sees. What each layer hands on, "L0_out", …,
+                is always kept.
+
+        Returns:
+            outputs, hidden states, and a record of each layer with its attention map.
+
+        Raises:
+            UserError: no such place, or tokens that `forward` does not take.
+        """
+        hidden: dict[str, Tensor] = {}
+
+        def keep(place: str) -> Callable[..., None]:
+            def hook(activation: Tensor, hook: HookPoint) -> None:
+                hidden[place] = activation
+
+            return hook
+
+        places = dict.fromkeys([*at, *(f"L{layer}_out" for layer in range(len(self.blocks)))])
+        blocks: Sequence[Any] = list(self.blocks)
+        records = [AttentionRecord(keep_pattern=True) for _ in blocks]
+        try:
+            for block in blocks:
+                block.attn.keep = True
+            with self.hooks(
+                fwd_hooks=[(place_hook(self.model_config, place), keep(place)) for place in places]
+            ):
+                outputs = self(tokens)
+            for block, record in zip(blocks, records, strict=True):
+                record.pattern = block.attn.kept
+        finally:
+            for block in blocks:
+                block.attn.keep, block.attn.kept = False, None
+        return Observation(outputs, hidden, records)
+
+    def scale_on(
+        self,
+        entries: Callable[[Tensor], Bool[Tensor, "batch query key"]],
+        c: float,
+        layers: Iterable[int] | None = None,
+    ) -> Callable[[], None]:
+        """Multiply the pattern by `c`, after the softmax, where `entries` of the tokens say so.
+
+        Args:
+            entries: tokens → where, bool `[batch, query, key]`.
+            c: the factor.
+            layers: in these; None: in all.
+
+        Returns:
+            a function that takes the factor off again.
+
+        Raises:
+            RuntimeError: there is one on already.
+        """
+        if self._scaled is not None:
+            raise RuntimeError("this encoder already has a factor on its pattern; remove that one first")
+        self._scaled = (entries, c, tuple(range(len(self.blocks)) if layers is None else layers))
+
+        def undo() -> None:
+            self._scaled = None
+            for block in self.blocks:
+                block.attn.factors = None
+
+        return undo
+
+    def _set_factors(self, tokens: Tensor) -> None:
+        if self._scaled is None or self._scaled[1] == 1.0:
+            return
+        entries, c, layers = self._scaled
+        factors = torch.where(entries(tokens), c, 1.0)[:, None]
+        for layer in layers:
+            block: Any = self.blocks[layer]
+            block.attn.factors = factors
 
     def _require(self, tokens: Tensor) -> None:
         if tokens.dim() != 2 or tokens.is_floating_point() or tokens.shape[1] > self.cfg.n_ctx:
@@ -279,6 +361,19 @@ class Encoder(HookedRootModule):
 def layer_output(config: EncoderConfig, layer: int) -> str:
     """The hook on what a layer hands on."""
     return f"blocks.{layer}.hook_{'normalized_' if config.norm == 'post' else ''}resid_post"
+
+
+def place_hook(config: EncoderConfig, place: str) -> str:
+    """The hook of a place: "final", or "L0_out", …
+
+    Raises:
+        UserError: no such place.
+    """
+    known = {f"L{layer}_out": layer_output(config, layer) for layer in range(config.n_layers)}
+    known["final"] = "readout.hook_in"
+    if place not in known:
+        raise UserError(f"unknown place {place!r}; expected one of {', '.join(known)}")
+    return known[place]
 
 
 def build_encoder(
@@ -315,4 +410,4 @@ def build_encoder(
     return model.to(device)
 
 
-__all__ = ["Encoder", "build_encoder", "layer_output"]
+__all__ = ["Encoder", "build_encoder", "layer_output", "place_hook"]

@@ -25,6 +25,7 @@ class EncoderKind(ModelKind[EncoderConfig]):
         "mlp": ("blocks.*.mlp.*", "blocks.*.ln2.*"),
         "readout": ("readout.*",),
     }
+    interventions: ClassVar[frozenset[str]] = frozenset({"attention_scale"})
 
     def build(
         self,
@@ -71,8 +72,8 @@ class EncoderKind(ModelKind[EncoderConfig]):
         return shapes
 
     def places(self, config: EncoderConfig) -> tuple[str, ...]:
-        """What each layer hands on."""
-        return tuple(f"L{layer}_out" for layer in range(config.n_layers))
+        """What the read-out sees, and what each layer hands on."""
+        return ("final", *(f"L{layer}_out" for layer in range(config.n_layers)))
 
 
 __all__ = ["EncoderKind"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeGuard, TypeVar, runtime_checkable
 
 import torch
 from pydantic import Field, model_validator
@@ -119,7 +119,8 @@ class AttentionScale(Intervention):
     """Multiply the attention pattern by c on Ω, leaving the rows of the partial solution alone.
 
     In linear attention the scaled entries grow or shrink with c; in softmax attention the rows then no longer
-    sum to 1. c = 1 is bitwise the same as no intervention.
+    sum to 1. c = 1 is bitwise the same as no intervention. In an encoder, Ω depends on which cells are masked: the rows
+    of masked queries are scaled (`task.attention_entries`).
 
     Source: arXiv 2506.13688, section 4 (figures 3, 4 and 43).
     """
@@ -138,6 +139,8 @@ class AttentionScale(Intervention):
         for layer in self.layers or ():
             if not 0 <= layer < model.n_layers:
                 raise ConfigError(f"layers: expected layers from 0 to {model.n_layers - 1}, got {layer}")
+        if _depends_on_data(task):
+            return
         targets = targets_of(task)
         if any(target.mask.shape[0] != 1 for target in targets):
             raise ConfigError(
@@ -161,6 +164,8 @@ class AttentionScale(Intervention):
         return super().conflict(other)
 
     def attach(self, model: Any, task: TaskBase) -> Handle:
+        if _depends_on_data(task):
+            return Handle(model.scale_on(task.attention_entries, self.c, self.layers))
         masks = scaled_entries(task, model.cfg.n_layers, self.layers)
         attached = [model.blocks[layer].attn for layer in masks]
         for attention, mask in zip(attached, masks.values(), strict=True):
@@ -171,6 +176,17 @@ class AttentionScale(Intervention):
                 attention.scale_on(None)
 
         return Handle(undo)
+
+
+def _depends_on_data(task: TaskBase) -> TypeGuard[_WithEntries]:
+    """Whether the task says for each input by itself where attention belongs."""
+    return isinstance(task, _WithEntries)
+
+
+@runtime_checkable
+class _WithEntries(Protocol):
+    def attention_entries(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Ω of the rows that are scaled, bool `[batch, query, key]`."""
 
 
 def scaled_entries(task: TaskBase, n_layers: int, layers: tuple[int, ...] | None) -> dict[int, torch.Tensor]:

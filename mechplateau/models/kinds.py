@@ -50,6 +50,9 @@ class ModelKind(ABC, Generic[_Config]):
     generates: ClassVar[bool] = False
     """Whether its module has `generate_on`: tokens, one after the other, from an observation of the prompt."""
 
+    interventions: ClassVar[frozenset[str]] = frozenset()
+    """Interventions on attention that it takes, where `attention` says that it does not take all of them."""
+
     @property
     def name(self) -> str:
         """What `model.kind` says."""

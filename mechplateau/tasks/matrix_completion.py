@@ -27,6 +27,7 @@ from mechplateau.tasks.matrices import (
     factor,
     factor_square,
     largest_factor,
+    neighbors,
     require_sizes,
 )
 from mechplateau.tasks.sequence import SequenceTask, Target, pairs_among, sequences
@@ -190,6 +191,10 @@ class MatrixCompletion(LowRankMatrices, TaskBase):
         return SquaredError(self.loss_on)
 
     @property
+    def measurement_names(self) -> tuple[str, ...]:
+        return ("cell_losses", "cell_similarity", "cell_attention", "cell_heads")
+
+    @property
     def trivial_loss(self) -> float:
         """E x²: that of giving 0 everywhere."""
         return self.second_moment
@@ -210,6 +215,12 @@ class MatrixCompletion(LowRankMatrices, TaskBase):
             if size * size == n_cells:
                 return size, size
         return self.m, self.n
+
+    def attention_entries(self, inputs: Int[Tensor, "batch cell"]) -> Bool[Tensor, "batch query key"]:
+        """Where masked queries should look: at observed cells of their row and column."""
+        observed = inputs != MASK
+        m, n = self.size_of(inputs.shape[1])
+        return neighbors(observed, m, n) & ~observed[:, :, None]
 
     def _batch(self, n: int, generator: torch.Generator, device: torch.device) -> Matrices:
         m, columns = self.m, self.n

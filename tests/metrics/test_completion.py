@@ -14,7 +14,13 @@ from mechplateau.metrics.cells import (
     mean_pattern,
     partners,
 )
-from mechplateau.metrics.completion import cosine_among, masked_value, spread, squared_errors
+from mechplateau.metrics.completion import (
+    cosine_among,
+    cosine_of_equals,
+    masked_value,
+    spread,
+    squared_errors,
+)
 from mechplateau.tasks.matrices import same_column, same_row
 
 OBSERVED = torch.tensor([[True, True, False, False], [True, False, True, True]])
@@ -133,3 +139,17 @@ def test_fixedness_leaves_queries_out_that_never_come():
     assert torch.equal(mean[0, 1:], torch.eye(4)[1:])
     assert float(fixedness(mean)[0]) == pytest.approx(1 / 3)
     assert partners(mean).tolist() == [[-1, 1, 2, 3]]
+
+
+def test_cosine_of_cells_that_hold_one_token(generator):
+    hidden = torch.randn(3, 5, 4, generator=generator)
+    tokens = torch.tensor([[1, 2, 1, 1, 2], [1, 2, 3, 4, 5], [7, 7, 7, 1, 1]])
+    chosen = torch.tensor([[1, 1, 1, 0, 1], [1, 1, 1, 1, 1], [1, 0, 1, 1, 0]], dtype=torch.bool)
+
+    def cosine(b, i, j):
+        return float(torch.nn.functional.cosine_similarity(hidden[b, i], hidden[b, j], dim=0))
+
+    # First matrix: cells 0 and 2, cells 1 and 4. Second: none. Third: cells 0 and 2.
+    expected = ((cosine(0, 0, 2) + cosine(0, 1, 4)) / 2 + cosine(2, 0, 2)) / 2
+    assert float(cosine_of_equals(hidden, tokens, chosen)) == pytest.approx(expected, abs=1e-6)
+    assert cosine_of_equals(hidden[1:2], tokens[1:2], chosen[1:2]).isnan()

@@ -325,7 +325,8 @@ class Encoder(HookedRootModule):
 
         def undo() -> None:
             self._scaled = None
-            for block in self.blocks:
+            blocks: Sequence[Any] = list(self.blocks)
+            for block in blocks:
                 block.attn.factors = None
 
         return undo

@@ -125,7 +125,7 @@ class TrainingConfig(Config):
 class CheckpointConfig(Config):
     """When the weights are kept: at the union of what is given here. Step 0 and the last step always are."""
 
-    later: ClassVar[frozenset[str]] = frozenset({"linear_spaced", "rounding"})
+    later: ClassVar[frozenset[str]] = frozenset({"linear_spaced", "rounding", "from_onset_every"})
 
     every: int | None = Field(None, ge=1)
     """Keep every so many steps; null: a twentieth of the run, or none where steps are spaced otherwise."""
@@ -137,6 +137,9 @@ class CheckpointConfig(Config):
     """How log_spaced and linear_spaced become whole steps."""
     at: tuple[Annotated[int, Field(ge=0)], ...] = ()
     """Further steps to keep."""
+    from_onset_every: int | None = Field(None, ge=1)
+    """Keep every so many steps, too, from the measured step on at which the run is seen to be on its plateau: the loss
+    that the task's plateau is defined on fell and is level (see `mechplateau.signs`), and the task is not solved."""
 
 
 class EvaluationConfig(Config):
@@ -171,7 +174,8 @@ class EvaluationConfig(Config):
         if self.every == 1 and (self.log_spaced is not None or self.at is not None):
             other = "log_spaced" if self.log_spaced is not None else "at"
             raise ValueError(
-                f"every: expected null or more than 1 beside {other}, got 1, which measures every step already"
+                f"every: expected null or more than 1 beside {other}, got 1, which measures every step "
+                f"(then set {other} to null)"
             )
         if isinstance(self.samples, int) and not 1 <= self.samples <= 2**20:
             raise ValueError(

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import pandas as pd
 
 from mechplateau.config import CheckpointConfig, EvaluationConfig, RunConfig
+from mechplateau.signs import find_plateau, is_solved, loss_column
 
 
 @dataclass(frozen=True)
 class Steps:
-    """A set of steps: the multiples of some numbers, and some chosen ones."""
+    """A set of steps.
 
-    multiples: tuple[int, ...]
-    chosen: frozenset[int]
+    Attributes:
+        repeated: pairs (start, every): from `start` on, every so many.
+        chosen: further ones.
+    """
+
+    repeated: tuple[tuple[int, int], ...] = ()
+    chosen: frozenset[int] = frozenset()
 
     def __contains__(self, step: int) -> bool:
-        return step in self.chosen or any(step % every == 0 for every in self.multiples)
+        return step in self.chosen or any(
+            step >= start and (step - start) % every == 0 for start, every in self.repeated
+        )
 
     def __or__(self, other: Steps) -> Steps:
-        return Steps(self.multiples + other.multiples, self.chosen | other.chosen)
+        return Steps(self.repeated + other.repeated, self.chosen | other.chosen)
 
     def until(self, last: int) -> list[int]:
         """Those up to `last`, in order."""
         found = {step for step in self.chosen if step <= last}
-        return sorted(found.union(*(range(0, last + 1, every) for every in self.multiples)))
+        return sorted(found.union(*(range(start, last + 1, every) for start, every in self.repeated)))
 
 
 class Cadence:
@@ -35,6 +45,8 @@ class Cadence:
     `training.stop_at` adds one measured and kept step, that of the stop. All else is as in a run that is never stopped,
     so that a stopped run can go on and end equal to it.
 
+    With `checkpoints.from_onset_every` the rows have a say: `note` them all, in order.
+
     Attributes:
         rows: steps that a run measures that is never stopped.
         kept: steps whose weights such a run keeps.
@@ -42,13 +54,61 @@ class Cadence:
     """
 
     def __init__(self, config: RunConfig):
-        self._training = config.training
+        self._config = config
+        self._steps: list[int] = []
+        self._losses: list[float | None] = []
+        self._looks_at: int | None = 0
         self.kept = _kept(config.checkpoints, config.training.steps)
         self.rows = _measured(config.evaluation, config.training.steps)
-        if config.evaluation.at == "checkpoints":
+        if self._measures_kept:
             self.rows |= self.kept
         stop = config.training.stop_at
         self.stop = stop if stop is not None and stop < config.training.steps else None
+
+    @classmethod
+    def of_table(cls, config: RunConfig, metrics: pd.DataFrame) -> Cadence:
+        """The cadence of a run with this table."""
+        cadence = cls(config)
+        if config.checkpoints.from_onset_every is not None:
+            read = [name for name in ("step", "accuracy", loss_column(config.task)) if name in metrics]
+            columns = zip(*(metrics[name].tolist() for name in read), strict=True)
+            cadence.note(*(dict(zip(read, row, strict=True)) for row in columns))
+        return cadence
+
+    def note(self, *rows: Mapping[str, Any]) -> None:
+        """Take in the next rows: where the run is then seen to be on its plateau, more steps are kept from there on.
+
+        All rows are looked at again whenever there are a twentieth more of them. A row that only a stop added does not
+        count.
+        """
+        every = self._config.checkpoints.from_onset_every
+        for row in rows:
+            if every is None or self._looks_at is None:
+                return
+            if row["step"] not in self.rows:
+                continue
+            if is_solved(row.get("accuracy")):
+                self._looks_at = None
+            elif self._on_the_plateau(row):
+                self._looks_at = None
+                self.kept |= Steps(((row["step"], every),))
+                if self._measures_kept:
+                    self.rows |= self.kept
+
+    def _on_the_plateau(self, row: Mapping[str, Any]) -> bool:
+        """Whether the rows up to this one show a plateau."""
+        self._steps.append(row["step"])
+        self._losses.append(row.get(loss_column(self._config.task)))
+        if self._looks_at is None or len(self._steps) < self._looks_at:
+            return False
+        self._looks_at = len(self._steps) + math.ceil(len(self._steps) / 20)
+        onset = find_plateau(self._steps, self._losses, running=True).onset
+        # A loss that is level from the first row on is no plateau: nothing was learned before it.
+        return onset is not None and onset > self._steps[0]
+
+    @property
+    def _measures_kept(self) -> bool:
+        return self._config.evaluation.at == "checkpoints"
 
     def measures(self, step: int) -> bool:
         """Whether there is a row for `step`."""
@@ -69,11 +129,12 @@ class Cadence:
 
         That is its last one, or a measured one far enough past the step that solved it.
         """
-        share = self._training.stop_past_solved
+        training = self._config.training
+        share = training.stop_past_solved
         enough = (
             share is not None and solved is not None and step in self.rows and step >= (1 + share) * solved
         )
-        return enough or step >= self._training.steps
+        return enough or step >= training.steps
 
     def stops(self, step: int, solved: int | None) -> bool:
         """Whether a run ends at `step` or stops there."""
@@ -100,12 +161,12 @@ def _kept(config: CheckpointConfig, steps: int) -> Steps:
     every = config.every
     if every is None and config.log_spaced is None and config.linear_spaced is None:
         every = math.ceil(steps / 20)
-    return Steps(() if every is None else (every,), frozenset(chosen))
+    return Steps(() if every is None else ((0, every),), frozenset(chosen))
 
 
 def _measured(config: EvaluationConfig, steps: int) -> Steps:
     spaced = frozenset() if config.log_spaced is None else _log_spaced(config.log_spaced, steps, "nearest")
-    return Steps(() if config.every is None else (config.every,), spaced | {0, steps})
+    return Steps(() if config.every is None else ((0, config.every),), spaced | {0, steps})
 
 
 def _log_spaced(count: int, steps: int, rounding: Literal["nearest", "down"]) -> frozenset[int]:

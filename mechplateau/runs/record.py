@@ -158,10 +158,11 @@ def _check_rows(
     layout: Layout, config: RunConfig, rows: Sequence[dict[str, Any]], step: int, rows_hash: str | None
 ) -> None:
     """Raise CheckpointError where these are not the rows that were there when `step` was saved."""
-    planned = Cadence(config).rows
+    cadence = Cadence(config)
+    cadence.note(*rows)
     # A stop may have added a row, at its own step.
-    rows = [row for row in rows if row["step"] in planned or row["step"] != step]
-    if [row["step"] for row in rows] != planned.until(step):
+    rows = [row for row in rows if row["step"] in cadence.rows or row["step"] != step]
+    if [row["step"] for row in rows] != cadence.rows.until(step):
         raise CheckpointError(f"{layout.metrics_part}: rows up to step {step} are missing")
     # Files of earlier versions lack it.
     if rows_hash is not None and table.hash_of(rows).hexdigest() != rows_hash:
@@ -192,7 +193,7 @@ def read_end(layout: Layout, config: RunConfig) -> TableEnd:
         metrics = table.read_table(layout.metrics, config.content_hash())
     except RunError as error:
         return TableEnd(None, False, _short(error, layout))
-    steps, cadence = metrics["step"].tolist(), Cadence(config)
+    steps, cadence = metrics["step"].tolist(), Cadence.of_table(config, metrics)
     whole = cadence.whole(steps)
     ended = whole and cadence.stops(steps[-1], solved_in(metrics))
     problem = None if ended else f"metrics.parquet {_too_short(steps[-1], config)}"
@@ -205,7 +206,7 @@ def incomplete(metrics: pd.DataFrame, config: RunConfig, resumable: Sequence[int
     Args:
         resumable: the steps that the run can go on from; a stopped run has kept its last one.
     """
-    steps, cadence = metrics["step"].tolist(), Cadence(config)
+    steps, cadence = metrics["step"].tolist(), Cadence.of_table(config, metrics)
     ended = steps[-1] in resumable or cadence.stops(steps[-1], solved_in(metrics))
     return None if ended and cadence.whole(steps) else _too_short(steps[-1], config)
 

@@ -112,8 +112,11 @@ class Run:
             return None
         reached = self.reached
         stopped = reached in resumable or reached == self.config.training.stop_at
-        solved = solved_in(self.metrics)
-        return reached if stopped and not Cadence(self.config).ends(reached, solved) else None
+        return reached if stopped and not self._cadence.ends(reached, solved_in(self.metrics)) else None
+
+    @cached_property
+    def _cadence(self) -> Cadence:
+        return Cadence.of_table(self.config, self.metrics)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -136,7 +139,7 @@ class Run:
         """Steps that were kept so far, as the configuration and the table tell."""
         reached = self.reached
         # A table that was read while the run went on does not reach its end, though the run may have by now.
-        cadence = Cadence(self.config)
+        cadence = self._cadence
         finished = self.status == "finished" and (
             cadence.ends(reached, self.solved_at) or self.stopped_at is not None
         )
@@ -175,7 +178,7 @@ class Run:
         """The plateau and the checkpoints before, during and after it."""
         if self.metrics.empty:
             raise RunError(f"{self.path}: nothing was measured yet; let the run go on")
-        kept = Cadence(self.config).kept
+        kept = self._cadence.kept
         # A checkpoint that only an earlier stop added would make them others than in a run that was never stopped.
         steps = [step for step in self.steps if step in kept or step == self.steps[-1]]
         return find_phases(self.signs, steps, self.missing)

@@ -150,11 +150,11 @@ class RunWriter:
         """Add one row of metrics."""
         self._rows.append(dict(row))
         step = row["step"]
-        if (
-            isinstance(step, int) and step in self.cadence.rows
-        ):  # a row that only a stop adds goes when the run goes on
+        # A row that only a stop adds goes when the run goes on.
+        if isinstance(step, int) and step in self.cadence.rows:
             table.add_to_hash(self._rows_hash, row)
         table.append_row(self.layout.metrics_part, row)
+        self.cadence.note(row)
 
     def save(
         self,
@@ -244,7 +244,9 @@ class RunWriter:
             logger.warning("%s; the run goes on from step %d instead", found.resume_problem, start)
         self.resume_step, self._resume = judged.resume, resume
         limit = -1 if judged.resume is None else judged.resume
-        self._rows = [row for row in rows if row["step"] <= limit and self.cadence.measures(row["step"])]
+        before = [row for row in rows if row["step"] <= limit]
+        self.cadence.note(*before)
+        self._rows = [row for row in before if self.cadence.measures(row["step"])]
         self._rows_hash = table.hash_of(row for row in self._rows if row["step"] in self.cadence.rows)
         if self.layout.metrics_part.exists():
             table.rewrite_part(self.layout.metrics_part, self._rows)
@@ -271,7 +273,9 @@ class RunWriter:
         if self.cadence.stop is None or not self.layout.metrics.is_file():
             return False
         metrics = table.read_table(self.layout.metrics, self.config.content_hash())
-        return not self.cadence.ends(int(metrics["step"].iloc[-1]), solved_in(metrics))
+        return not Cadence.of_table(self.config, metrics).ends(
+            int(metrics["step"].iloc[-1]), solved_in(metrics)
+        )
 
     def _remove_leftovers(self) -> None:
         with suppress(OSError):

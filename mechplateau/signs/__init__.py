@@ -30,6 +30,7 @@ from mechplateau.signs.columns import (
     LOSS,
     collapse_column,
     collapse_columns,
+    loss_column,
     progress_column,
     progress_columns,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "falls_to",
     "find_plateau",
     "is_solved",
+    "loss_column",
     "low",
     "mean",
     "on_the_plateau",

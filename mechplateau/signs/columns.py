@@ -16,6 +16,11 @@ COLLAPSE = "cos_final"
 LOSS = "loss"
 
 
+def loss_column(task: object) -> str:
+    """The loss whose plateau a task's runs are on: its `plateau_column`, else "loss"."""
+    return getattr(task, "plateau_column", LOSS)
+
+
 def collapse_columns(table: pd.DataFrame) -> list[str]:
     """All columns of COS of the final hidden states, one a group of outputs."""
     return [name for name in map(str, table.columns) if name.startswith(COLLAPSE)]

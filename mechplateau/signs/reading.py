@@ -73,7 +73,7 @@ class Signs:
         running: bool = False,
     ):
         self.metrics, self.task, self.running = metrics, task, running
-        self.loss_column = column or getattr(task, "plateau_column", columns.LOSS)
+        self.loss_column = column or columns.loss_column(task)
         self._given = plateau
 
     @cached_property

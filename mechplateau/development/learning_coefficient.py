@@ -86,7 +86,7 @@ def llc(
     if isinstance(losses, TaskBase):
         task, losses = losses, task_losses(losses)
         trivial_loss = task.trivial_loss if trivial_loss is None else trivial_loss
-        data = Fresh(partial(_made, task), batch_size, seed=seed) if data is None else data
+        data = fresh_of(task, batch_size, seed) if data is None else data
     batches = as_batches(data)
     sampling = Sampling(
         step_size=step_size,
@@ -144,6 +144,11 @@ def task_losses(task: TaskBase) -> Losses:
         return each if weights is None else each * (weights * (weights.numel() / weights.sum()))
 
     return losses
+
+
+def fresh_of(task: TaskBase, batch_size: int, seed: int) -> Fresh:
+    """A task's data, new at every step."""
+    return Fresh(partial(_made, task), batch_size, seed=seed)
 
 
 def _made(task: TaskBase, n: int, generator: torch.Generator) -> Batch:

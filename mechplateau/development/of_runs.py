@@ -18,9 +18,17 @@ import numpy as np
 import pandas as pd
 
 from mechplateau.development.affine import AffineCheck, affine_check
+from mechplateau.development.curvature import hessian
 from mechplateau.development.estimator import COLUMNS, Estimate
-from mechplateau.development.learning_coefficient import StepSizeWarning, default_n_beta, llc
+from mechplateau.development.learning_coefficient import (
+    StepSizeWarning,
+    default_n_beta,
+    fresh_of,
+    llc,
+    task_losses,
+)
 from mechplateau.development.sgld import AllChainsLost
+from mechplateau.development.verdicts import STEP_LIMIT
 from mechplateau.development.weights import Parts
 from mechplateau.errors import UserError
 from mechplateau.schema import whole_number
@@ -36,7 +44,7 @@ def llc_over_run(
     run: Run,
     steps: Sequence[int | Phase] | None = None,
     *,
-    step_size: float,
+    step_size: float | None = None,
     n_beta: float | None = None,
     localization: float = 100.0,
     chains: int = 4,
@@ -54,7 +62,9 @@ def llc_over_run(
     Args:
         run: a run with checkpoints.
         steps: kept steps or phases; None: all kept steps.
-        step_size, localization, chains, draws, burn_in, seed, elasticity, parts: as for `llc`; masks by name are not
+        step_size: ε; None: the largest that is safe at all of these checkpoints, 0.2 / (nβ·h_max + γ), with the largest
+            curvature that is measured at any of them.
+        localization, chains, draws, burn_in, seed, elasticity, parts: as for `llc`; masks by name are not
             taken here.
         n_beta: nβ, the same at all checkpoints; None: n / ln n, with n the samples that the whole run trains on.
         batch_size: samples a batch; None: the run's.
@@ -75,6 +85,11 @@ def llc_over_run(
     training = run.config.training
     size = training.batch_size if batch_size is None else whole_number(batch_size, "batch_size")
     beta = default_n_beta(training.steps * training.batch_size) if n_beta is None else float(n_beta)
+    listed = None if parts is None else [part if isinstance(part, str) else list(part) for part in parts]
+    chosen = list(dict.fromkeys(chosen))
+    if step_size is None:
+        stiffest = max(_curvature(run, step, size, seed, parts, listed, device) for step in chosen)
+        step_size = STEP_LIMIT / 2 / (beta * max(stiffest, 0.0) + localization)
     settings: dict[str, Any] = {
         "step_size": step_size,
         "n_beta": beta,
@@ -85,11 +100,11 @@ def llc_over_run(
         "seed": seed,
         "batch_size": size,
         "elasticity": elasticity,
-        "parts": None if parts is None else [part if isinstance(part, str) else list(part) for part in parts],
+        "parts": listed,
     }
     notes = run.notes("llc", settings)
     lines, traces = [], {}
-    for step in dict.fromkeys(chosen):
+    for step in chosen:
         found = notes.read(step)
         if found is None:
             numbers, arrays = _measured(run, step, settings, parts, device, progress)
@@ -136,6 +151,21 @@ class LlcTable:
         kept = self.traces[step]["losses"][:, int(line["burn_in"].iloc[0]) :]
         means = np.cumsum(kept, axis=1) / np.arange(1, kept.shape[1] + 1)
         return self.n_beta * (means - float(line["loss"].iloc[0]))
+
+
+def _curvature(
+    run: Run, step: int, batch_size: int, seed: int, parts: Parts | None, listed: Any, device: str
+) -> float:
+    """h_max of a checkpoint, kept beside the run."""
+    notes = run.notes("curvature", {"batch_size": batch_size, "seed": seed, "parts": listed})
+    found = notes.read(step)
+    if found is None:
+        data = fresh_of(run.task, batch_size, seed)
+        model = run.model(step, device=device)
+        measured = hessian(model, task_losses(run.task), data, top=1, probes=0, parts=parts, tolerance=1e-2)
+        found = {"h_max": measured.eigenvalues[0]}, {}
+        notes.write(step, found[0])
+    return float(found[0]["h_max"])
 
 
 def _measured(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         PlateauView,
         RunView,
         SampleView,
+        SectionView,
         TargetView,
         ViewError,
     )
@@ -42,6 +43,7 @@ _HOMES = {
     "PlateauView": "data",
     "RunView": "data",
     "SampleView": "data",
+    "SectionView": "data",
     "TargetView": "data",
     "View": "embed",
     "ViewError": "data",
@@ -71,6 +73,7 @@ __all__ = [
     "PlateauView",
     "RunView",
     "SampleView",
+    "SectionView",
     "TargetView",
     "View",
     "ViewError",

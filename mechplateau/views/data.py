@@ -18,6 +18,8 @@ from mechplateau.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from mechplateau.views.figure import PaperFigure
+
 PHASES = ("before", "during", "after")
 Phase = Literal["before", "during", "after"]
 
@@ -165,6 +167,33 @@ class ClaimView:
 
 
 @dataclass(frozen=True, eq=False)
+class SectionView:
+    """One more section of a report: what a task or an analysis has to show beside what every run has.
+
+    Attributes:
+        title: its heading.
+        text: paragraphs above the picture, in plain words.
+        picture: drawn with matplotlib, or None.
+        alt: what the picture shows, for who cannot see it.
+        columns: of the table below; none: no table.
+        rows: its lines, as text.
+    """
+
+    title: str
+    text: tuple[str, ...] = ()
+    picture: PaperFigure | None = None
+    alt: str = ""
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.picture is not None and not self.alt:
+            raise ViewError(f"SectionView {self.title!r}: a picture needs alt, what it shows in words")
+        if any(len(row) != len(self.columns) for row in self.rows):
+            raise ViewError(f"SectionView {self.title!r}: expected {len(self.columns)} cells in each row")
+
+
+@dataclass(frozen=True, eq=False)
 class RunView:
     """Everything the views show of one run.
 
@@ -180,6 +209,7 @@ class RunView:
         claims: what the run is held to, with numbers.
         environment: versions and machine, as text.
         notices: what is missing or damaged, or that the run was stopped, a sentence each; shown at the top.
+        sections: what else is shown, between the curves and the claims.
 
     Raises:
         ViewError: arrays do not fit each other.
@@ -195,6 +225,7 @@ class RunView:
     claims: tuple[ClaimView, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
+    sections: tuple[SectionView, ...] = ()
 
     def __post_init__(self) -> None:
         if "step" not in self.metrics.columns:

@@ -83,8 +83,12 @@ class PaperFigure(Figure):
             raise ViewError(f"{path}: expected a name that ends in {', '.join(kinds)}, got {path.suffix!r}")
         return write_file(path, self._render(path.suffix, dpi=300))
 
+    def png(self, dpi: float = 110) -> bytes:
+        """The picture as a PNG file's bytes."""
+        return self._render(".png", dpi)
+
     def _repr_png_(self) -> bytes:
-        return self._render(".png", dpi=110)
+        return self.png()
 
     def _render(self, suffix: str, dpi: float) -> bytes:
         buffer = io.BytesIO()

@@ -6,6 +6,7 @@ from outside is escaped everywhere, and the page's content policy forbids it any
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from mechplateau.views._cards import comparison_rows, summary_cards
 from mechplateau.views._files import write_file
 from mechplateau.views._payload import comparison_payload, report_payload, row_stride, shown_checkpoints
 from mechplateau.views._templates import own_script, own_style, render
-from mechplateau.views.data import RunView, ViewError, first_pattern
+from mechplateau.views.data import RunView, SectionView, ViewError, first_pattern
 from mechplateau.views.summary import SOLVED_LABEL, key_numbers, solved_text, verdict
 from mechplateau.views.text import json_for_script, script_for_page, visible_token
 
@@ -69,6 +70,7 @@ def _report_context(view: RunView) -> dict[str, Any]:
         "notices": view.notices,
         "cards": summary_cards(view),
         "claims": view.claims,
+        "sections": [_section(section) for section in view.sections],
         "solved": f"{SOLVED_LABEL}: {solved_text(key_numbers(view))}",
         "config": view.config_yaml,
         "environment": dict(view.environment),
@@ -82,6 +84,15 @@ def _report_context(view: RunView) -> dict[str, Any]:
         "targets": [target.name for target in view.targets],
         "stride": row_stride(view),
     }
+
+
+def _section(section: SectionView) -> dict[str, Any]:
+    """What the template shows of it; the picture as a data URI, which needs no network."""
+    image = None
+    if section.picture is not None:
+        image = "data:image/png;base64," + base64.b64encode(section.picture.png(dpi=140)).decode("ascii")
+    shown = {name: getattr(section, name) for name in ("title", "text", "alt", "columns", "rows")}
+    return {**shown, "image": image}
 
 
 def _comparison_context(views: Sequence[RunView]) -> dict[str, Any]:

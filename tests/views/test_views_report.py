@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,14 @@ from mechplateau.views import (
     PlateauView,
     RunView,
     SampleView,
+    SectionView,
     ViewError,
     render_report,
     save_report,
 )
 from mechplateau.views._payload import MAX_ROWS
 from mechplateau.views.configs import differing_settings
+from mechplateau.views.figure import PaperFigure
 
 MakeView = Callable[..., RunView]
 
@@ -218,3 +221,27 @@ def test_comparison_shows_what_is_expected_of_a_claim(make_view: MakeView) -> No
     html = render_report([make_view(claims=()), make_view()])
     assert "COS peaks before the drop<small>≥ 0.93</small>" in html
     assert "undecided" in html
+
+
+def test_sections_of_ones_own_are_shown_with_their_text_escaped(make_view: MakeView) -> None:
+    picture = PaperFigure(2, 1)
+    picture.subplots().plot([0, 1], [1, 0])
+    section = SectionView(
+        "Chains <here>",
+        ("What & why.",),
+        picture,
+        "a falling line",
+        ("step", "verdict"),
+        (("120", "<b>local</b>"),),
+    )
+    page = render_report(replace(make_view(), sections=(section,)))
+    assert "Chains &lt;here&gt;" in page
+    assert "What &amp; why." in page
+    assert "&lt;b&gt;local&lt;/b&gt;" in page
+    data = page.partition('src="data:image/png;base64,')[2].partition('"')[0]
+    assert base64.b64decode(data).startswith(b"\x89PNG")
+    assert 'alt="a falling line"' in page
+    with pytest.raises(ViewError, match="a picture needs alt"):
+        SectionView("Chains", picture=picture)
+    with pytest.raises(ViewError, match="expected 2 cells in each row"):
+        SectionView("Chains", columns=("a", "b"), rows=(("1",),))

@@ -69,7 +69,7 @@ CLAIMS = (
         paper=".007 to .018", source=_RELEASED),
     _lr("lr-context", "icl_4_8_quiet_12221", "Then it learns from the context: later pairs are predicted better",
         low=-1.05, high=-0.75, paper="-.93 to -.85 at index 12,221", source=_RELEASED),
-    _lr("lr-context-not-yet", "icl_4_8_quiet_1465", "which it did not while it answered 0", low=0.0, high=0.4,
+    _lr("lr-context-not-yet", "icl_4_8_quiet_1465", "which it did not while it answered 0", low=-0.3, high=0.4,
         paper=".18 to .19 at index 1,465", source=_RELEASED),
     _lr("lr-norm-grows", "prediction_norm_quiet_12221", "and its predictions grow", low=1.85, high=2.25,
         paper="2.02 to 2.05 at index 12,221", source=_RELEASED),

@@ -19,7 +19,10 @@ NAMES = (
     "04_attention_transfer",
     "05_your_own_task",
     "06_kernels",
+    "09_stages",
 )
+MINUTES_LONG = ("09_stages",)
+"""Those that show nothing when they are made smaller; they run with the slow tests."""
 SECONDS_A_CELL = 180
 
 
@@ -70,7 +73,9 @@ def runs(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in MINUTES_LONG else ()) for name in NAMES]
+)
 def test_they_run(name, runs, tmp_path, monkeypatch):
     from nbclient import NotebookClient
 

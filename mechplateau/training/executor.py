@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,7 +157,7 @@ def packed(job: Job) -> bytes:
     """A job as another process on this machine understands it: see `perform`."""
     message = io.BytesIO()
     pickle.dump(sys.path, message)
-    pickle.dump(list(_classes_of_the_caller()), message)
+    pickle.dump(own_classes(), message)
     pickle.dump((_pickled(_FUNCTIONS[job.function]), job), message)
     return message.getvalue()
 
@@ -166,15 +166,13 @@ def perform(stream: BinaryIO) -> None:
     """Do the job that `packed` wrote. What it holds is code: read nothing but one's own parent's pipe."""
     known = pickle.load(stream)
     sys.path += [folder for folder in known if folder not in sys.path]
-    for pickled in pickle.load(stream):
-        register, cls = pickle.loads(pickled)
-        register(cls)
+    register_classes(pickle.load(stream))
     function, job = pickle.load(stream)
     pickle.loads(function)(folder=job.folder, threads=job.threads, **job.arguments)
 
 
-def _classes_of_the_caller() -> Iterator[bytes]:
-    """Each registered class that is not this package's, with what registers it."""
+def own_classes() -> tuple[bytes, ...]:
+    """Each registered class that is not this package's, pickled, for `register_classes` in another process."""
     registered: list[tuple[Callable[..., Any], type]] = [
         *((tasks.register_task, tasks.task_class(name)) for name in tasks.task_names()),
         *((kinds.register_model_kind, type(kinds.model_kind(name))) for name in kinds.model_kinds()),
@@ -187,12 +185,21 @@ def _classes_of_the_caller() -> Iterator[bytes]:
             for name in measurements.measurement_names()
         ),
     ]
+    pickled = []
     for register, cls in registered:
         if not cls.__module__.startswith("mechplateau."):
             try:
-                yield _pickled((register, cls))
+                pickled.append(_pickled((register, cls)))
             except Exception as error:  # whatever it holds: an open file, a lock
                 logger.warning("%s cannot travel to another process: %s", cls.__qualname__, error)
+    return tuple(pickled)
+
+
+def register_classes(pickled: Iterable[bytes]) -> None:
+    """Register what `own_classes` gave in the process that asks for work."""
+    for one in pickled:
+        register, cls = pickle.loads(one)
+        register(cls)
 
 
 def _pickled(what: object) -> bytes:

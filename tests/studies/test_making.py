@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
+from typing import Literal
 
 import pandas as pd
 import pytest
@@ -18,6 +20,8 @@ from mechplateau.studies.plateau import probes
 from mechplateau.studies.plateau.claims import CLAIMS
 from mechplateau.studies.plateau.study import STUDY
 from mechplateau.studies.training import finished_runs
+from mechplateau.tasks import MovingWindowSum, register_task
+from mechplateau.tasks import base as tasks_base
 
 RECIPES, FIGURES = STUDY.recipes, STUDY.figures
 
@@ -189,3 +193,20 @@ def test_probes_are_the_same_however_many_run_at_a_time(toy, runs_dir, tmp_path)
     assert json.loads(path.read_text()) == record
     with pytest.raises(UserError, match="jobs: expected at least 1, got 0"):
         probes.probe_curve(run, "small", jobs=0)
+
+
+def test_a_notebooks_task_travels_to_where_checkpoints_are_probed(toy, runs_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks_base, "_REGISTRY", dict(tasks_base._REGISTRY))
+    own = {"__module__": "__main__", "__annotations__": {"name": Literal["cell"]}, "name": "cell"}
+    cell = register_task(type("Cell", (MovingWindowSum,), own))
+    sent = []
+    monkeypatch.setattr(
+        probes, "_probe_at", lambda *given: sent.append(given[-1]) or dict.fromkeys(probes.ACCURACIES, 0.5)
+    )
+    make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
+    (run,) = finished_runs(RECIPES, "mws-probe", [0], "small", runs_dir).values()
+    (run.path / "probes.json").unlink()
+    probes.probe_curve(run, "small")
+    assert len(sent) >= len(run.steps)
+    assert all((register_task, cell) in map(pickle.loads, classes) for classes in sent)
+    (run.path / "probes.json").unlink()  # accuracies that were made up

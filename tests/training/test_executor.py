@@ -14,7 +14,15 @@ from mechplateau.errors import ConfigError, UserError
 from mechplateau.models import interventions, kinds
 from mechplateau.runs import load_run
 from mechplateau.training import executor, sweep, train
-from mechplateau.training.executor import Job, job_function, packed, perform, submit
+from mechplateau.training.executor import (
+    Job,
+    job_function,
+    own_classes,
+    packed,
+    perform,
+    register_classes,
+    submit,
+)
 
 from .conftest import tiny
 
@@ -93,6 +101,13 @@ def test_a_notebooks_classes_travel_and_leave_no_trace(notebook, tmp_path):
         one, other = alone.path / name, result.path / name
         if one.is_file() and name.name not in ("environment.json", "metrics.parquet"):
             assert one.read_bytes() == other.read_bytes()
+
+
+def test_what_another_process_registers(notebook, monkeypatch):
+    sent = own_classes()
+    monkeypatch.setattr(tasks.base, "_REGISTRY", {})
+    register_classes(sent)
+    assert tasks.task_class("cell") is notebook["Cell"]
 
 
 def write(folder, threads, *, text):

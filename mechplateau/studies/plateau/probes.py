@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from mechplateau.studies.figures import CheckpointMeasure
 from mechplateau.studies.numbers import Numbers
 from mechplateau.studies.recipes import PAPER
 from mechplateau.tasks import sequence_task
-from mechplateau.training.executor import stop_with_parent
+from mechplateau.training.executor import own_classes, register_classes, stop_with_parent
 from mechplateau.training.interrupt import terminable
 from mechplateau.training.loop import torch_threads
 
@@ -55,8 +55,7 @@ def probe_curve(
     Args:
         run: a finished run.
         scale: whose splits.
-        jobs: checkpoints probed at a time; more than 1 for tasks that an installed package defines, since other
-            processes do not know one that a notebook does.
+        jobs: checkpoints probed at a time.
         on_step: called with each step once it is done.
 
     Returns:
@@ -75,7 +74,8 @@ def probe_curve(
     missing = [step for step in run.steps if step not in done]
     with terminable():
         found = Parallel(n_jobs=jobs, return_as="generator")(
-            delayed(_probe_at)(run.path.resolve(), step, SPLITS[scale], os.getpid()) for step in missing
+            delayed(_probe_at)(run.path.resolve(), step, SPLITS[scale], os.getpid(), own_classes())
+            for step in missing
         )
         for step, accuracies in zip(missing, found, strict=True):
             done[step] = accuracies
@@ -113,12 +113,13 @@ def probe_numbers(run: Run, scale: str = PAPER) -> Numbers:
 
 
 def _probe_at(
-    path: Path, step: int, splits: Mapping[str, Mapping[str, int]], asked_by: int
+    path: Path, step: int, splits: Mapping[str, Mapping[str, int]], asked_by: int, classes: Sequence[bytes]
 ) -> dict[str, float]:
     from threadpoolctl import threadpool_limits
 
     if os.getpid() != asked_by:
         stop_with_parent(asked_by)
+        register_classes(classes)
     run = load_run(path)
     model = run.model(step)
     hook = f"blocks.{run.config.model.n_layers - 1}.hook_attn_out"

@@ -116,6 +116,20 @@ def llc_over_run(
     return LlcTable(_frame(lines), traces, beta)
 
 
+def kept_llcs(run: Run) -> list[LlcTable]:
+    """What `llc_over_run` has found of a run so far, one table for each of its settings, the fullest first."""
+    tables = []
+    for notes in run.all_notes("llc"):
+        lines, traces = [], {}
+        for step in notes.steps():
+            if (found := notes.read(step)) is not None:
+                lines.append({"step": step, **_numbers(found[0])})
+                traces[step] = {name: tensor.numpy() for name, tensor in found[1].items()}
+        if lines:
+            tables.append(LlcTable(_frame(lines), traces, float(notes.settings["n_beta"])))
+    return sorted(tables, key=lambda table: len(table.table), reverse=True)
+
+
 class LlcTable:
     """Learning coefficients over checkpoints.
 
@@ -138,6 +152,19 @@ class LlcTable:
             self.table["loss"].to_numpy(float, na_value=np.nan).tolist(),
             self.n_beta,
         )
+
+    @property
+    def beside_the_loss(self) -> str:
+        """What the check against the loss says, in a sentence."""
+        check = self.affine
+        if check.r is None or check.saturated is None:
+            return "Too few checkpoints to hold λ̂ against the loss."
+        number = f"r = {check.r:.4f}, slope {check.slope:.4g} against −nβ = {-self.n_beta:.4g}"
+        if check.saturated:
+            return (
+                f"Over these checkpoints λ̂ is a straight line in the loss ({number}): it says nothing more."
+            )
+        return f"Over these checkpoints λ̂ is not just the loss ({number})."
 
     def running(self, step: int) -> np.ndarray:
         """λ̂ of each chain over its draws so far, `[chain, draw]`, as the paper plots it.
@@ -227,4 +254,4 @@ def _frame(lines: list[dict[str, Any]]) -> pd.DataFrame:
     return table.astype(kinds)
 
 
-__all__ = ["LlcTable", "llc_over_run"]
+__all__ = ["LlcTable", "kept_llcs", "llc_over_run"]

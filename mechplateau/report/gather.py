@@ -13,6 +13,7 @@ from mechplateau import views
 from mechplateau.errors import CheckpointError, UserError
 from mechplateau.paths import file_path
 from mechplateau.report.claims import claims_of
+from mechplateau.report.development import llc_section
 from mechplateau.runs import Run, load_run
 from mechplateau.signs import Plateau
 from mechplateau.tasks import SequenceTask, targets_of
@@ -58,7 +59,14 @@ def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
         claims=_claims(run),
         environment=_environment(run),
         notices=(*_stop(run), *notices),
+        sections=_sections(run) if pictures else (),
     )
+
+
+def _sections(run: Run) -> tuple[views.SectionView, ...]:
+    """What else was found out about the run."""
+    found = (llc_section(run),)
+    return tuple(section for section in found if section is not None)
 
 
 def _stop(run: Run) -> tuple[str, ...]:

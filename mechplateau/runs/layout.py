@@ -52,16 +52,20 @@ class Layout:
         return self.root / ".lock"
 
     def checkpoint(self, step: int) -> Path:
-        return self.root / "checkpoints" / _name(step)
+        return self.root / "checkpoints" / file_of(step)
 
     def maps(self, step: int) -> Path:
-        return self.root / "maps" / _name(step)
+        return self.root / "maps" / file_of(step)
 
     def resume(self, step: int) -> Path:
-        return self.root / "resume" / _name(step)
+        return self.root / "resume" / file_of(step)
 
     def notes(self, kind: str, settings_hash: str) -> Path:
         return self.root / "notes" / f"{kind}-{settings_hash}"
+
+    def notes_of(self, kind: str) -> list[Path]:
+        """Folders of notes of a kind, each of its own settings."""
+        return sorted((self.root / "notes").glob(f"{kind}-*"))
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -83,15 +87,15 @@ class Layout:
         Raises:
             RunError: the folder may not be read.
         """
-        return _steps_in(self.root / "checkpoints")
+        return steps_in(self.root / "checkpoints")
 
     def maps_steps(self) -> tuple[int, ...]:
         """Steps whose maps are kept, in order."""
-        return _steps_in(self.root / "maps")
+        return steps_in(self.root / "maps")
 
     def resume_steps(self) -> tuple[int, ...]:
         """Steps that can be gone on from, in order."""
-        return _steps_in(self.root / "resume")
+        return steps_in(self.root / "resume")
 
 
 def step_named(path: Path) -> int | None:
@@ -100,11 +104,13 @@ def step_named(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _name(step: int) -> str:
+def file_of(step: int) -> str:
+    """The name of a file that belongs to a step."""
     return f"step_{step:06d}.safetensors"
 
 
-def _steps_in(folder: Path) -> tuple[int, ...]:
+def steps_in(folder: Path) -> tuple[int, ...]:
+    """The steps of the files in a folder, in order."""
     if not folder.is_dir():
         return ()
     try:

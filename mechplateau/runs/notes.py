@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from mechplateau.errors import CheckpointError, RunError
-from mechplateau.runs.checkpoints import read_tensors, save_tensors
-from mechplateau.runs.layout import Layout
+from mechplateau.runs.checkpoints import read_description, read_tensors, save_tensors
+from mechplateau.runs.layout import Layout, file_of, steps_in
 
 
 class Notes:
@@ -56,8 +56,28 @@ class Notes:
             self._path(step), tensors, {"step": step, "numbers": dict(numbers), "settings": self.settings}
         )
 
+    def steps(self) -> tuple[int, ...]:
+        """Checkpoints that have a note, in order; one that cannot be read is listed too."""
+        return steps_in(self._folder)
+
     def _path(self, step: int) -> Path:
-        return self._folder / Layout(self._folder).checkpoint(step).name
+        return self._folder / file_of(step)
 
 
-__all__ = ["Notes"]
+def all_notes(root: Path, kind: str, config_hash: str) -> list[Notes]:
+    """Every set of notes of this kind beside a run, by settings; those of another run are left out."""
+    found = []
+    for folder in Layout(root).notes_of(kind):
+        for step in steps_in(folder):
+            try:
+                settings = read_description(folder / file_of(step)).get("settings")
+            except (CheckpointError, RunError):
+                continue
+            if isinstance(settings, dict) and settings.get("config_hash") == config_hash:
+                plain = {name: value for name, value in settings.items() if name != "config_hash"}
+                found.append(Notes(root, kind, plain, config_hash))
+                break
+    return found
+
+
+__all__ = ["Notes", "all_notes"]

@@ -26,7 +26,7 @@ from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import read_description, read_tensors
 from mechplateau.runs.files import REMEDY
 from mechplateau.runs.layout import Layout
-from mechplateau.runs.notes import Notes
+from mechplateau.runs.notes import Notes, all_notes
 from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases, solved_in
 from mechplateau.runs.record import (
     Status,
@@ -264,6 +264,10 @@ class Run:
     def notes(self, kind: str, settings: Mapping[str, Any]) -> Notes:
         """What was found out about the checkpoints, with these settings; see `mechplateau.runs.notes`."""
         return Notes(self.path, kind, settings, self.config.content_hash())
+
+    def all_notes(self, kind: str) -> list[Notes]:
+        """Notes of a kind that there are, one item for each of the settings they were made with."""
+        return all_notes(self.path, kind, self.config.content_hash())
 
     def checkpoint_path(self, which: int | Phase = "after") -> Path:
         """The file of a checkpoint's weights."""

@@ -102,11 +102,18 @@ def _losses(axes: Axes, table: pd.DataFrame) -> None:
     steps = table["step"].to_numpy(dtype=float)
     axes.plot(steps, _numbers(table, "loss"), color=COLORS["loss"], marker="o", ms=3, label="L(w*)")
     axes.plot(
-        steps, _numbers(table, "mean_loss"), color=COLORS["repetition"], marker="s", ms=3, label="E[L] along chains"
+        steps,
+        _numbers(table, "mean_loss"),
+        color=COLORS["repetition"],
+        marker="s",
+        ms=3,
+        label="E[L] along chains",
     )
     trivial = _numbers(table, "trivial_loss")
     if np.isfinite(trivial).any():
-        axes.axhline(trivial[np.isfinite(trivial)][0], color=DATA_COLOR, ls="--", lw=0.8, label="trivial loss")
+        axes.axhline(
+            trivial[np.isfinite(trivial)][0], color=DATA_COLOR, ls="--", lw=0.8, label="trivial loss"
+        )
     axes.set_title("Where the chains were")
     axes.set_ylabel("loss")
     axes.legend(loc="best")

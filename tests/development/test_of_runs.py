@@ -15,6 +15,8 @@ from mechplateau.development import of_runs as module
 from mechplateau.development.learning_coefficient import task_losses
 from mechplateau.errors import UserError
 from mechplateau.objectives import Batch, SquaredError
+from mechplateau.report import save_report
+from mechplateau.report.development import llc_section
 from mechplateau.runs import load_run
 from mechplateau.tasks import MovingWindowSum
 from mechplateau.training import train
@@ -136,3 +138,20 @@ def test_n_is_what_the_run_trains_on_and_progress_is_told(run):
         llc_over_run(run, [5], **SETTINGS)
     with pytest.raises(UserError, match="parts: expected a list"):
         llc_over_run(run, [0], **SETTINGS, parts="blocks.0.*")
+
+
+def test_what_was_found_is_found_again_and_shown(run, tmp_path):
+    table = llc_over_run(run, **SETTINGS).table
+    llc_over_run(run, [0], **{**SETTINGS, "seed": 7})
+    kept = module.kept_llcs(run)
+    sizes = [len(one.table) for one in kept]
+    assert sizes == sorted(sizes, reverse=True)
+    pd.testing.assert_frame_equal(next(one.table for one in kept if len(one.table) == 3), table)
+    assert "Over these checkpoints λ̂ is" in kept[0].beside_the_loss
+    section = llc_section(run)
+    assert [row[0] for row in section.rows] == ["0", "3", "6"]
+    assert {row[6] for row in section.rows} == set(table["verdict"])
+    assert section.picture.save(tmp_path / "llc.png").stat().st_size > 10_000
+    page = save_report(run, tmp_path / "report.html").read_text()
+    assert "Learning coefficient" in page
+    assert table["reason"][0].split(";")[0][:20] in page

@@ -1,0 +1,68 @@
+"""The report's section on learning coefficients: what `mechplateau llc` has found of a run, with its verdicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from mechplateau.development.of_runs import LlcTable, kept_llcs
+from mechplateau.runs import Run
+from mechplateau.views import SectionView
+from mechplateau.views.figure import PaperFigure
+from mechplateau.views.learning_coefficients import plot_llc
+
+_COLUMNS = {
+    "step": "step",
+    "loss": "L(w*)",
+    "mean_loss": "E[L]",
+    "paired": "λ̂",
+    "chain_sd": "chain sd",
+    "elasticity": "elasticity",
+    "verdict": "verdict",
+    "reason": "why",
+}
+
+
+def llc_section(run: Run) -> SectionView | None:
+    """The section, of the settings with most checkpoints; None where nothing was estimated."""
+    tables = kept_llcs(run)
+    if not tables:
+        return None
+    found = tables[0]
+    first = found.table.iloc[0]
+    others = (
+        f" {len(tables) - 1} more tables, of other settings, are kept beside the run."
+        if len(tables) > 1
+        else ""
+    )
+    text = (
+        "λ̂ = nβ (E[L] − L(w*)): how much the loss rises when the weights are shaken. It is a learning coefficient only "
+        "where the verdict says local: a chain that has left the neighborhood measures something else.",
+        f"{found.beside_the_loss} nβ {cell(first['n_beta'])}, ε {cell(first['step_size'])}, γ "
+        f"{cell(first['localization'])}.{others}",
+    )
+    rows = tuple(tuple(cell(line[column]) for column in _COLUMNS) for line in found.table.to_dict("records"))
+    alt = "λ̂ by verdict, losses along the chains against the trivial loss, and the chains themselves"
+    return SectionView(
+        "Learning coefficient", text, llc_figure(run, found), alt, tuple(_COLUMNS.values()), rows
+    )
+
+
+def llc_figure(run: Run, found: LlcTable) -> PaperFigure:
+    """λ̂, the losses and the chains of the first, a middle and the last checkpoint."""
+    plateau = run.signs.plateau
+    steps = [step for step in found.table["step"] if "losses" in found.traces.get(step, {})]
+    chosen = dict.fromkeys(steps[i] for i in (0, len(steps) // 2, -1)) if steps else {}
+    shaded = (plateau.onset, plateau.drop) if plateau.onset is not None and plateau.drop is not None else None
+    return plot_llc(found.table, {step: found.running(step) for step in chosen}, plateau=shaded)
+
+
+def cell(value: Any) -> str:
+    """A number in a table, in four digits; an en dash where it is undefined."""
+    if isinstance(value, str | int):
+        return str(value)
+    return "–" if pd.isna(value) else f"{value:.4g}"
+
+
+__all__ = ["cell", "llc_figure", "llc_section"]

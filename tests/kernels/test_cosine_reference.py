@@ -203,3 +203,49 @@ def test_second_derivatives():
     h = random(2, 3, 4, dtype=torch.float64).requires_grad_()
     assert torch.autograd.gradgradcheck(mk.pairwise_cosine, h)
     assert torch.autograd.gradgradcheck(mk.mean_pairwise_cosine, h)
+
+
+MEASURES = {
+    "matrix": mk.pairwise_cosine,
+    "matrices": lambda h: mk.pairwise_cosine(h, reduce="none"),
+    "mean": mk.mean_pairwise_cosine,
+    "by position": lambda h: mk.mean_pairwise_cosine(h, per_position=True),
+}
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_gradients_are_float32_inside_autocast(name):
+    h = random(2, 3, 5, 16).requires_grad_()
+    plain = MEASURES[name](h)
+    weights = random(*plain.shape, seed=1)
+    (expected,) = torch.autograd.grad(plain, h, weights)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        measured = MEASURES[name](h)
+        (gradient,) = torch.autograd.grad(measured, h, weights)
+    assert torch.equal(measured, plain)
+    torch.testing.assert_close(gradient, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own forward mode
+@pytest.mark.parametrize("name", MEASURES)
+def test_second_derivatives_beside_a_zero_vector(name):
+    h = random(3, 4, dtype=torch.float64)
+    h[1] = 0
+
+    def measured(x):
+        return MEASURES[name](x.view(1, 3, 4)).square().sum()
+
+    def by_hand(rest):
+        """The other two vectors' cosine, wherever it stands."""
+        first, last = rest.view(2, 4)
+        cosine = first @ last / (first.norm() * last.norm())
+        places = {"matrix": 2, "matrices": 2, "mean": 1 / 9, "by position": 1 / 4}[name]
+        return places * cosine.square()
+
+    rest = [0, 1, 2, 3, 8, 9, 10, 11]
+    expected = torch.zeros(12, 12, dtype=torch.float64)
+    expected[torch.meshgrid(*[torch.tensor(rest)] * 2, indexing="ij")] = torch.autograd.functional.hessian(
+        by_hand, h.flatten()[rest]
+    )
+    for hessian in (torch.autograd.functional.hessian, lambda f, x: torch.func.hessian(f)(x)):
+        torch.testing.assert_close(hessian(measured, h.flatten()), expected, rtol=1e-9, atol=1e-12)

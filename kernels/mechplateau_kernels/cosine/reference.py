@@ -11,9 +11,12 @@ float16).
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from .._dispatch import full_precision
 
 __all__ = ["FLOOR", "mean_cosine", "mean_cosine_of_groups", "pairwise_cosine", "per_position_cosine"]
 
@@ -29,8 +32,39 @@ def widen(h: Tensor) -> Tensor:
     return h.float() if h.dtype in (torch.float16, torch.bfloat16) else h
 
 
+class _Product(torch.autograd.Function):
+    """`torch.bmm`, whose backward would be autocast where it runs inside autocast."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor) -> Tensor:
+        with full_precision(a.device):
+            return torch.bmm(a, b)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        return _product(grad, b.transpose(1, 2)), _product(a.transpose(1, 2), grad)
+
+    @staticmethod
+    def jvp(ctx: Any, a_tangent: Tensor, b_tangent: Tensor) -> Tensor:
+        a, b = ctx.saved_tensors
+        return _product(a_tangent, b) + _product(a, b_tangent)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    product: Tensor = _Product.apply(a, b)
+    return product
+
+
 def _matrices(wide: Tensor) -> Tensor:
-    gram = torch.bmm(wide, wide.transpose(1, 2))
+    gram = _product(wide, wide.transpose(1, 2))
     # Norms from the Gram matrix's own diagonal: no second pass over h, and the rounding of numerator
     # and denominator is correlated. The clamp comes before the root: its gradient at 0 is infinite.
     squared = gram.diagonal(dim1=-2, dim2=-1)
@@ -57,9 +91,13 @@ def pairwise_cosine(h: Tensor, reduce: str) -> Tensor:
 
 
 def norms(wide: Tensor) -> tuple[Tensor, Tensor]:
-    """Norms `[..., pos]` and their inverses, 0 for vectors that count as zero."""
+    """Norms `[..., pos]` and their inverses, 0 for vectors that count as zero (whose norms are not to be used)."""
     norm = torch.linalg.vector_norm(wide, dim=-1)
-    return norm, torch.where(norm < FLOOR, 0.0, norm.clamp_min(FLOOR).reciprocal())
+    short = norm < FLOOR
+    if torch.is_grad_enabled():
+        # Of another vector, since the second derivative of a zero vector's norm would be 0/0.
+        norm = torch.linalg.vector_norm(torch.where(short.unsqueeze(-1), 1.0, wide), dim=-1)
+    return norm, torch.where(short, 0.0, norm.clamp_min(FLOOR).reciprocal())
 
 
 def mean_cosine(h: Tensor, cliques: Sequence[Sequence[int] | slice | Tensor], n_pairs: int) -> Tensor:
@@ -71,7 +109,7 @@ def mean_cosine(h: Tensor, cliques: Sequence[Sequence[int] | slice | Tensor], n_
         norm, inverse = norms(wide)
         pos = wide.shape[2]
         # Σ u_i as a product with the inverse norms: the unit vectors are never written to memory.
-        total = torch.bmm(inverse.view(lead * batch, 1, pos), wide.reshape(lead * batch, pos, d))
+        total = _product(inverse.view(lead * batch, 1, pos), wide.reshape(lead * batch, pos, d))
         own = (norm * inverse).square().sum(dim=(1, 2))
         sums.append((total.square().view(lead, -1).sum(dim=1) - own) / 2)
     return (torch.stack(sums).sum(dim=0) / (batch * n_pairs)).clamp(-1.0, 1.0)

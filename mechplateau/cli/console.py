@@ -29,6 +29,7 @@ from mechplateau.signs import COLLAPSE, NO_PLATEAU, Signs, collapse_columns
 from mechplateau.training.loop import Row
 from mechplateau.training.sweep import SweepResult
 from mechplateau.views.summary import SOLVED_LABEL, Peak, key_numbers, solved_text, verdict
+from mechplateau.wording import counted
 
 PLAIN_INTERVAL = 30.0
 """Seconds between lines where the output is a file or a pipe."""
@@ -178,7 +179,7 @@ def sweep_progress(configs: Sequence[RunConfig]) -> Iterator[Callable[[SweepResu
     """A line for every run of a sweep as it ends, and a count at the end."""
     console = Console()
     counts = {"finished": 0, "skipped": 0, "failed": 0}
-    console.print(f"{len(configs)} runs", highlight=False)
+    console.print(counted(len(configs), "run"), highlight=False)
 
     def on_result(result: SweepResult) -> None:
         counts[result.outcome] += 1

@@ -250,11 +250,12 @@ def _train(
     from mechplateau.training.trackers import mirrored
 
     _check_trackers(trackers)
-    check_request(config, device, threads, cuda_graph)
-    if device == "cpu":
-        _expect_cpu()
     folder = runs_dir / config.run_name
     finished = is_finished(Layout(folder), config)
+    if not finished:
+        check_request(config, device, threads, cuda_graph)
+    if device == "cpu":
+        _expect_cpu()
     if not finished:
         # What takes seconds to import, before anything is drawn that Ctrl-C would leave on the screen.
         import mechplateau.models.transformer  # noqa: F401

@@ -34,6 +34,7 @@ import numpy as np
 import pandas as pd
 
 from mechplateau.errors import UserError
+from mechplateau.wording import counted
 
 _GRID = 1000
 _LEAST_POINTS = 6
@@ -174,7 +175,9 @@ class _Method:
 def _stages(table: pd.DataFrame, column: str, step: str, start: float, method: _Method) -> Stages:
     steps, values = _series(table, column, step, start)
     if len(values) < _LEAST_POINTS:
-        return Stages(column, (), None, f"{len(values)} points from step {start:g} on, too few to tell")
+        return Stages(
+            column, (), None, f"{counted(len(values), 'point')} from step {start:g} on, too few to tell"
+        )
     sd = float(values.std())
     if sd <= 1e-12 * max(1.0, abs(float(values.mean()))):
         return Stages(column, (), 0.0, "constant")

@@ -26,6 +26,7 @@ from mechplateau.llm.store import Example, StepRecord, Store
 from mechplateau.llm.table import build_table, write_table
 from mechplateau.llm.verdicts import Known, judge
 from mechplateau.paths import local_path
+from mechplateau.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +105,7 @@ def analyze_series(
     if choice is None:
         if len(listing.revisions) > MANY_STEPS:
             raise ConfigError(
-                f"steps: {place.name} has {len(listing.revisions)} checkpoints; choose some of them "
+                f"steps: {place.name} has {counted(len(listing.revisions), 'checkpoint')}; choose some of them "
                 "(0,1,2,1000-4000), or all"
             )
         choice = StepChoice(everything=True)
@@ -140,7 +141,7 @@ def analyze_series(
             gc.collect()
     if not records:
         raise CheckpointError(
-            f"{place.name}: none of {len(labels)} checkpoints can be read; {broken[labels[0]]}"
+            f"{place.name}: none of {counted(len(labels), 'checkpoint')} can be read; {broken[labels[0]]}"
         )
 
     known = {
@@ -335,7 +336,7 @@ def _summary(
     absent = int(table["verdict"].isin(["missing", "broken"]).sum())
     known = int((table["step"].notna() & table["hash"].notna()).sum())
     sentences = [
-        f"{known} checkpoint{'s' if known != 1 else ''} read, {known - doubtful} of them with nothing speaking "
+        f"{counted(known, 'checkpoint')} read, {known - doubtful} of them with nothing speaking "
         f"against their names, {doubtful} doubtful; {absent} missing or broken."
     ]
     if not identity_only:
@@ -346,7 +347,7 @@ def _summary(
         )
         suppressed = sorted({i for record in records.values() for i in record.suppressed})
         sentences.append(
-            f"{config.n_tokens} tokens after each of {n_prompts} prompt{'s' if n_prompts > 1 else ''}, {how}, "
+            f"{counted(config.n_tokens, 'token')} after each of {counted(n_prompts, 'prompt')}, {how}, "
             f"in {config.dtype}; "
             f"ruled out: {'token ' + ', '.join(map(str, suppressed)) if suppressed else 'nothing'}."
         )
@@ -355,7 +356,7 @@ def _summary(
         sentences.append(place.notice + ".")
     if listing.left_out:
         sentences.append(
-            f"Left out: {len(listing.left_out)} revisions of other stages, whose steps count anew."
+            f"Left out: {counted(len(listing.left_out), 'revision')} of other stages, whose steps count anew."
         )
     if listing.nameless:
         some = ", ".join(listing.nameless[:4]) + (" …" if len(listing.nameless) > 4 else "")

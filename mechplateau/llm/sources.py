@@ -315,9 +315,7 @@ class HubSource:
                 "--local-dir SERIES/REVISION`, REVISION being step512 or stage1-step150-tokens1B, say), then give "
                 "SERIES, the folder of these folders, in place of the name"
             )
-        self.notice = (
-            f"{self.name}: {why}; only the {len(self._commits)} revisions in the local cache are listed"
-        )
+        self.notice = f"{self.name}: {why}; only the local cache's are listed ({len(self._commits)})"
 
 
 def _unreachable() -> tuple[type[BaseException], ...]:

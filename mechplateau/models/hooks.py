@@ -2,7 +2,7 @@
 
 TransformerLens switches some hook points off by flags of `cfg` (`hook_result` without `use_attn_result`, …), and
 most ways to add a hook there accept it and never call it. `torch.compile` ignores hooks that are added after it.
-Here a switched-off point refuses, and a compiled model runs uncompiled while a hook is on.
+Here a switched-off point refuses, and a compiled model, block or part runs uncompiled while a hook is on.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from transformer_lens import HookedTransformer
 from transformer_lens.hook_points import HookPoint
 
 from mechplateau.errors import UserError
+from mechplateau.models.watched_parts import watch_parts
 from mechplateau.models.watching import Watch, honors_hooks
 
 # The flag of `cfg` that switches a point on, by the last component of the point's name.
@@ -87,6 +88,7 @@ class WatchedHooks(HookedTransformer):
         super().setup()
         if "watch" not in self.__dict__:
             self.watch = Watch()
+        watch_parts(self)
         for module in self.modules():
             if hasattr(type(module), "watch"):
                 module.watch = self.watch

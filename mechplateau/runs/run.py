@@ -40,6 +40,7 @@ from mechplateau.runs.record import (
 )
 from mechplateau.signs import Signs
 from mechplateau.tasks import TaskBase
+from mechplateau.wording import counted
 
 if TYPE_CHECKING:
     from mechplateau.models import PlateauTransformer
@@ -68,7 +69,7 @@ class Run:
     def __repr__(self) -> str:
         lost = f", {len(self.missing)} missing" if self.missing else ""
         status = self.status if self.stopped_at is None else f"stopped at {self.stopped_at}"
-        return f"Run({str(self.path)!r}, {status}, {len(self.steps)} checkpoints{lost})"
+        return f"Run({str(self.path)!r}, {status}, {counted(len(self.steps), 'checkpoint')}{lost})"
 
     @property
     def name(self) -> str:

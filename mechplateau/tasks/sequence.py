@@ -6,11 +6,13 @@ pairs of outputs the collapse measure compares.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import ClassVar
+
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -54,6 +56,12 @@ class SequenceTask(TaskBase):
     """
 
     model_kinds: ClassVar[tuple[str, ...]] = ("gpt",)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = cls.__dict__.get("sample")
+        if own is not None and "seed" not in inspect.signature(own).parameters:
+            cls.sample = _with_seed(own)  # type: ignore[method-assign]
 
     @property
     def objective(self) -> Objective:
@@ -237,6 +245,24 @@ class SequenceTask(TaskBase):
         return shared or None
 
 
+def _with_seed(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A `sample` that takes a generator alone, with `seed` added."""
+
+    @functools.wraps(own)
+    def sample(
+        self: SequenceTask,
+        batch: int,
+        generator: torch.Generator | None = None,
+        device: str | torch.device = "cpu",
+        *,
+        seed: int | None = None,
+    ) -> Tensor:
+        place = device if isinstance(device, torch.device) else device_named(device)
+        return own(self, batch, generator_on(place, generator, seed), device)
+
+    return sample
+
+
 Task = SequenceTask
 """The name it had while every task was of this kind."""
 
@@ -262,7 +288,7 @@ def targets_of(task: TaskBase, device: str | torch.device = "cpu") -> tuple[Targ
     return task.attention_targets(task.sample(2, device=device, seed=0))
 
 
-@lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=256)
 def _entropy_by_position(task: SequenceTask) -> float:
     right = TokenBatch(task.sample(2**16, seed=0)).targets
     place = torch.arange(right.shape[1]) * task.vocab_size

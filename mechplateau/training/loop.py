@@ -30,7 +30,10 @@ from mechplateau.paths import local_path
 from mechplateau.runs import Run, RunWriter, load_run
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
 from mechplateau.runs.environment import describe_environment
+from mechplateau.runs.layout import Layout
+from mechplateau.runs.record import is_finished
 from mechplateau.signs import is_solved
+from mechplateau.tasks import SequenceTask
 from mechplateau.training.graphed import GraphedMeasurement, GraphedUpdate, check_graph
 from mechplateau.training.interrupt import RunInterrupted, interruptible
 from mechplateau.training.measure import PAPER_FRESH, Measurer
@@ -86,8 +89,11 @@ def train(
         CheckpointError: a checkpoint in the folder of an unfinished run is damaged or not the run's own.
         UserError: the device is not there, or the model is larger than its memory.
     """
-    place = check_request(config, device, threads, cuda_graph)
-    with RunWriter(config, local_path(runs_dir)) as writer:
+    folder = local_path(runs_dir)
+    finished = is_finished(Layout(folder / config.run_name), config)
+    # Of a finished run nothing is asked that the machine might not have.
+    place = torch.device("cpu") if finished else check_request(config, device, threads, cuda_graph)
+    with RunWriter(config, folder) as writer:
         if not writer.finished:
             number = threads if threads is not None else writer.recorded_threads()
             with torch_threads(number), freed_memory_kept(), too_little_explained():
@@ -101,6 +107,8 @@ def check_request(
     """The device, once everything asked of `train` is known to be possible here; else a UserError."""
     check_hooked_transformer("training")
     place = device_named(device, TRAINABLE)
+    if isinstance(config.task, SequenceTask):
+        config.task.labels_of(())
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise UserError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
     if config.training.precision == "bfloat16" and not bfloat16_gains(place):

@@ -21,6 +21,7 @@ from typing import IO
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 from mechplateau.runs.files import explained
+from mechplateau.wording import counted
 
 TRACKERS = ("wandb", "tensorboard")
 PATIENCE = 8.0
@@ -100,7 +101,7 @@ class Tracker:
             self._process.wait()
             self.notice = f"it did not finish within {PATIENCE:.0f} s and was ended; see {self._log}"
         if self._dropped:
-            self.notice = f"it was too slow for {self._dropped} rows"
+            self.notice = f"it was too slow for {counted(self._dropped, 'row')}"
         if self.notice:
             self.notice = f"tracker {self.name}: {self.notice}; the run folder is complete"
 

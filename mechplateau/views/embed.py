@@ -21,6 +21,7 @@ from mechplateau.views._files import write_file
 from mechplateau.views._templates import own_script, own_style, render
 from mechplateau.views.data import ViewError
 from mechplateau.views.text import json_for_script, visible_token
+from mechplateau.wording import counted
 
 
 class View:
@@ -68,8 +69,7 @@ class View:
         return str(self)
 
     def __repr__(self) -> str:
-        count = len(self._pictures)
-        return f"<View {self._title!r}: {count} {'picture' if count == 1 else 'pictures'}>"
+        return f"<View {self._title!r}: {counted(len(self._pictures), 'picture')}>"
 
 
 def gallery(views: Sequence[View], *, title: str = "") -> View:

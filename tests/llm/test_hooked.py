@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 from transformers import GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, Olmo2Config, Olmo2ForCausalLM
@@ -171,3 +172,28 @@ def test_a_checkpoint_without_access_is_one_line(make_series, monkeypatch) -> No
     for arguments in ((series / "step1",), (series, 1), (series, "1"), (series, "step1")):
         with pytest.raises(CheckpointError, match=r"step1.*: cannot be read \(Permission denied\)"):
             load_hooked(*arguments)
+
+
+@pytest.mark.parametrize("kind", ["neox", "olmo2"])
+@pytest.mark.parametrize("part", ["blocks.1", "blocks.1.attn", "blocks.1.mlp", "blocks.1.ln1"])
+def test_a_compiled_part_honors_hooks_that_come_later(kind, part, make_series, tmp_path, monkeypatch) -> None:
+    model = load_hooked(make_series([0]) / "step0" if kind == "neox" else olmo2(tmp_path / "olmo2"))
+    monkeypatch.setattr(
+        jaxtyping.config, "jaxtyping_disable", True
+    )  # `torch.compile` cannot trace the checks
+    module = model.get_submodule(part)
+    module.compile(backend="eager")
+    tokens = torch.randint(60, (2, 5), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        plain = model(tokens)
+        for name in [name for name in model.hook_dict if name.startswith(part)]:
+            if model.hook_dict[name].off:
+                continue
+            fired: list[str] = []
+
+            def note(activation, hook, fired=fired):
+                fired.append(hook.name)
+
+            model.run_with_hooks(tokens, fwd_hooks=[(name, note)])
+            assert set(fired) == {name}
+        assert torch.equal(model(tokens), plain)

@@ -165,7 +165,7 @@ def test_a_series_of_the_hub(
     assert offline.table["label"].tolist() == ["step0", "step1", "step4", "step8", "main"]
     assert offline.table["hash"].tolist() == [analysis.table["hash"][i] for i in (0, 1, 3, 4, 6)]
     notice = [sentence for sentence in offline.summary if "the hub cannot be reached" in sentence]
-    assert "only the 5 revisions in the local cache are listed" in notice[0]
+    assert "only the local cache's are listed (5)" in notice[0]
 
     # Under HF_HUB_OFFLINE nothing is even tried.
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

@@ -9,7 +9,7 @@ import torch
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError
 from mechplateau.measurements.targets import AttentionTargets
-from mechplateau.tasks import MovingWindowSum, SequenceTask, task_class, task_names
+from mechplateau.tasks import MovingWindowSum, SequenceTask, targets_of, task_class, task_names
 
 TASK = MovingWindowSum()
 
@@ -101,3 +101,19 @@ def test_a_task_of_ones_own_makes_sequences_of_its_length(task, message):
     for given in ({"seed": 0}, {"generator": torch.Generator()}):
         with pytest.raises(ConfigError, match=message):
             task.sample(3, **given)
+
+
+class Older(MovingWindowSum):
+    """Written when `sample` took no seed."""
+
+    def sample(self, batch, generator=None, device="cpu"):
+        return super().sample(batch, generator, device).flip(0)
+
+
+def test_a_sample_of_ones_own_without_a_seed_takes_one():
+    task = Older(n=4)
+    expected = MovingWindowSum(n=4).sample(3, seed=5).flip(0)
+    assert torch.equal(task.sample(3, seed=5), expected)
+    assert torch.equal(task.sample(3, torch.Generator().manual_seed(5)), expected)
+    assert not torch.equal(task.sample(3), task.sample(3))
+    assert targets_of(task)[0].name == targets_of(MovingWindowSum(n=4))[0].name

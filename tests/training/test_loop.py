@@ -144,6 +144,9 @@ def test_a_finished_run_is_returned_as_it_is(tmp_path, config):
     run = train(config, runs_dir=tmp_path)
     times = {path: path.stat().st_mtime_ns for path in run.path.rglob("*.safetensors")}
     train(config, runs_dir=tmp_path)
+    # Also where there is not what training it would ask for.
+    again = train(config, runs_dir=tmp_path, device="cuda:99", cuda_graph=True)
+    assert again.path == run.path
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*.safetensors")} == times
 
 

@@ -158,6 +158,6 @@ def test_labels_must_be_one_a_token(tmp_path):
         def token_labels(self):
             return ("a", "b")
 
-    run = train(tiny(name="mislabeled-for-tests"), runs_dir=tmp_path, threads=1)
     with pytest.raises(UserError, match="token_labels: expected 12, one a token, got 2"):
-        save_report(run)
+        train(tiny(name="mislabeled-for-tests"), runs_dir=tmp_path, threads=1)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from mechplateau.wording import counted
+
+
+@pytest.mark.parametrize(("number", "said"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])
+def test_one_is_singular(number: int, said: str) -> None:
+    assert counted(number, "run") == said

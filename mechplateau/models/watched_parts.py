@@ -57,7 +57,7 @@ class WatchedRMSNormPre(RMSNormPre):
     forward = honors_hooks(RMSNormPre.forward)
 
 
-_WATCHED = {
+_WATCHED: dict[type[nn.Module], type[nn.Module]] = {
     TransformerBlock: WatchedBlock,
     Attention: WatchedAttention,
     MLP: WatchedMLP,
@@ -72,7 +72,8 @@ _WATCHED = {
 def watch_parts(model: nn.Module) -> None:
     """Make each part of these classes one that honors hooks; others stay what they are."""
     for module in model.modules():
-        module.__class__ = _WATCHED.get(type(module), type(module))
+        if watched := _WATCHED.get(type(module)):
+            module.__class__ = watched
 
 
 __all__ = ["watch_parts"]

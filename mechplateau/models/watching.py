@@ -54,7 +54,8 @@ def honors_hooks(forward: Callable[..., Any]) -> Callable[..., Any]:
         return forward(module, *args, **kwargs)
 
     # Code of its own: torch compiles the same code for a few kinds of module only, and then runs it uncompiled.
-    honoring.__code__ = honoring.__code__.replace(co_name=forward.__name__)
+    own: Any = honoring
+    own.__code__ = own.__code__.replace(co_name=forward.__name__)
     return honoring
 
 

@@ -11,7 +11,6 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
 from typing import Any, ClassVar
 
 import torch

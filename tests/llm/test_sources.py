@@ -172,7 +172,7 @@ def test_a_series_of_the_hub(
     monkeypatch.setattr(socket.socket, "connect", _no_network)
     silent = analyze_series(REPOSITORY, prompts=PROMPTS)
     assert silent.table["hash"].tolist() == offline.table["hash"].tolist()
-    assert any("HF_HUB_OFFLINE is set; only the 5 revisions" in sentence for sentence in silent.summary)
+    assert any("HF_HUB_OFFLINE is set; only the local cache's are listed (5)" in sentence for sentence in silent.summary)
 
 
 def test_pickled_weights_are_not_downloaded_beside_safetensors(hub: FakeHub) -> None:

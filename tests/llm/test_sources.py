@@ -172,7 +172,8 @@ def test_a_series_of_the_hub(
     monkeypatch.setattr(socket.socket, "connect", _no_network)
     silent = analyze_series(REPOSITORY, prompts=PROMPTS)
     assert silent.table["hash"].tolist() == offline.table["hash"].tolist()
-    assert any("HF_HUB_OFFLINE is set; only the local cache's are listed (5)" in sentence for sentence in silent.summary)
+    said = "HF_HUB_OFFLINE is set; only the local cache's are listed (5)"
+    assert any(said in sentence for sentence in silent.summary)
 
 
 def test_pickled_weights_are_not_downloaded_beside_safetensors(hub: FakeHub) -> None:

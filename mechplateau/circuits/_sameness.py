@@ -89,7 +89,10 @@ def require_alike_written(recipient: HookedTransformer, donor: HookedTransformer
         UserError: names what differs.
     """
     ours, theirs = (
-        (model.cfg.normalization_type, getattr(model, "weights_processed", None))
+        (
+            getattr(getattr(model, "cfg", None), "normalization_type", None),
+            getattr(model, "weights_processed", None),
+        )
         for model in (recipient, donor)
     )
     if ours[0] != theirs[0] or (None not in (ours[1], theirs[1]) and ours[1] != theirs[1]):

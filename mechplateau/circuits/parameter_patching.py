@@ -20,13 +20,21 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechplateau.circuits._sameness import require_alike_written, require_other_weights
-from mechplateau.circuits.scoring import MEASURES, inputs_of, score, standard_error
+from mechplateau.circuits.scoring import (
+    MEASURES,
+    checked_rows,
+    example_measures,
+    inputs_of,
+    objective_for,
+    standard_error,
+)
 from mechplateau.circuits.sweep import recovered
 from mechplateau.errors import UserError
 from mechplateau.models.config import ModelConfigBase
 from mechplateau.models.gpt import hooked_components
-from mechplateau.models.kinds import Slot, kind_of
+from mechplateau.models.kinds import Slot, by_module, kind_of
 from mechplateau.models.weights import plain_names
+from mechplateau.objectives import Batch, Objective, TokenBatch
 from mechplateau.schema import whole_number
 
 if TYPE_CHECKING:
@@ -44,6 +52,8 @@ def components(model: HookedTransformer) -> Mapping[str, tuple[Slot, ...]]:
     config = getattr(model, "model_config", None)
     if isinstance(config, ModelConfigBase):
         return kind_of(config).components(config, names)
+    if not hasattr(model, "cfg"):
+        return by_module(names)
     # Grouped keys are shared by heads, so no head has a QK of its own there.
     grouped = model.cfg.n_key_value_heads is not None
     return hooked_components(names, model.cfg.n_layers, 1 if grouped else model.cfg.n_heads)
@@ -53,8 +63,9 @@ def components(model: HookedTransformer) -> Mapping[str, tuple[Slot, ...]]:
 def patch_parameters(
     recipient: HookedTransformer,
     donor: HookedTransformer,
-    tokens: Int[Tensor, "batch seq"],
+    tokens: Int[Tensor, "batch seq"] | Batch,
     *,
+    objective: Objective | None = None,
     rows: Sequence[int] | None = None,
     moved: Mapping[str, Sequence[Slot]] | None = None,
     identity: bool = False,
@@ -65,7 +76,8 @@ def patch_parameters(
 
     Args:
         recipient, donor: models of the same shapes.
-        tokens: whole sequences.
+        tokens: whole sequences; or a task's batch, for any kind of model.
+        objective: of the task; None: the next token.
         rows: positions that are scored (a task's `output_rows`); None: all.
         moved: label → slots, at least one each; None: `components(recipient)`.
         identity: allow recipient and donor to be one model (nothing changes then: a check), or, in a loop over
@@ -84,8 +96,16 @@ def patch_parameters(
     Warns:
         UserWarning: recipient and donor are two models of equal weights.
     """
-    inputs = inputs_of(recipient, tokens)
-    inputs_of(donor, tokens)
+    batch = tokens if isinstance(tokens, Batch) else TokenBatch(tokens)
+    aim = objective_for(batch, objective)
+    if isinstance(tokens, Batch):
+        batch = batch.to(next(recipient.parameters()).device)
+        inputs = batch.inputs
+    else:
+        inputs = inputs_of(recipient, tokens)
+        inputs_of(donor, tokens)
+        batch = TokenBatch(tokens.to(inputs.device))
+    scored = checked_rows(rows, batch.targets.shape[1])
     own, given = _parameters(recipient), _parameters(donor)
     _require_alike(own, given)
     require_alike_written(recipient, donor)
@@ -109,7 +129,7 @@ def patch_parameters(
 
     def measured(model: HookedTransformer) -> np.ndarray:
         """`[3, batch]`: means over rows."""
-        return score(model(inputs), tokens, rows).each.mean(axis=-1)
+        return example_measures(model(inputs), batch, aim, scored)
 
     base, best = measured(recipient), measured(donor)
     lines: list[tuple[str, str, np.ndarray]] = []

@@ -96,11 +96,12 @@ def activations(
     for hook in hooks:
         require_hook(model, hook)
     _, cache = model.run_with_cache(seen_by(model, inputs), names_filter=list(hooks))
-    if silent := [hook for hook in hooks if hook not in cache.cache_dict]:
+    kept = getattr(cache, "cache_dict", cache)
+    if silent := [hook for hook in hooks if hook not in kept]:
         raise UserError(
             f"{', '.join(silent)} never fired in this forward; a setting of the model switches it off"
         )
-    return {hook: cache[hook] for hook in hooks}
+    return {hook: kept[hook] for hook in hooks}
 
 
 def run_patched(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mechplateau.errors import UserError
 from mechplateau.models.tokens import require_tokens
-from mechplateau.objectives import Batch, NextToken, TokenBatch
+from mechplateau.objectives import Batch, NextToken, Objective, TokenBatch
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -106,6 +106,37 @@ def measures_of(
     return torch.stack([loss, hits, of_right - others])
 
 
+def example_measures(
+    outputs: Tensor, batch: Batch, objective: Objective, rows: Sequence[int]
+) -> Float[np.ndarray, "3 batch"]:
+    """Loss, accuracy and logit difference of each example, whose means are those of the batch.
+
+    The loss is the objective's over these entries (an example's share of it, where entries count differently); accuracy
+    and logit difference are NaN unless the objective is the next token.
+    """
+    index = torch.tensor(list(rows), device=outputs.device)
+    if isinstance(objective, NextToken):
+        return measures_of(outputs[:, index], batch.targets[:, index]).mean(-1).cpu().numpy()
+    losses, weights = objective.losses(outputs.detach().double(), batch), objective.weights(batch)
+    counted = torch.ones_like(losses) if weights is None else weights.double()
+    losses, counted = losses[:, index], counted[:, index]
+    loss = (losses * counted).sum(-1) / counted.sum(-1).mean()
+    return np.stack([loss.cpu().numpy(), *np.full((2, len(loss)), np.nan)])
+
+
+def objective_for(batch: Batch, objective: Objective | None) -> Objective:
+    """The objective that was given, or of a batch of tokens, the next token.
+
+    Raises:
+        UserError: none was given for another batch.
+    """
+    if objective is None and not isinstance(batch, TokenBatch):
+        raise UserError(
+            f"objective: expected the task's (objective=run.task.objective) for a {type(batch).__name__}, got none"
+        )
+    return NextToken() if objective is None else objective
+
+
 def checked_rows(rows: Sequence[int] | None, n_positions: int, name: str = "rows") -> tuple[int, ...]:
     """Some positions, to score for instance; all where None is given.
 
@@ -132,6 +163,8 @@ def inputs_of(model: HookedTransformer, tokens: Int[Tensor, "batch seq"]) -> Int
             takes, or with tokens outside its vocabulary.
     """
     cfg = model.cfg
+    if isinstance(tokens, TokenBatch):
+        tokens = tokens.tokens
     require_tokens(tokens, n_ctx=cfg.n_ctx, vocab_size=cfg.d_vocab, shortest=2, unseen=1)
     return TokenBatch(tokens).inputs.to(model.W_E.device, torch.int64).contiguous()
 
@@ -142,9 +175,14 @@ def seen_by(model: HookedTransformer, inputs: Int[Tensor, "batch pos"]) -> Int[T
     Raises:
         UserError: not a tensor of integers, empty, longer than the model takes, or with tokens outside its vocabulary.
     """
+    device = next(model.parameters()).device
+    if not hasattr(model, "cfg") or (isinstance(inputs, Tensor) and inputs.is_floating_point()):
+        if not isinstance(inputs, Tensor) or not len(inputs):
+            raise UserError(f"inputs: expected a tensor of at least one example, got {type(inputs).__name__}")
+        return inputs.to(device)  # of another kind of model: its own forward knows what it takes
     whole = inputs[None] if isinstance(inputs, Tensor) and inputs.dim() == 1 else inputs
     require_tokens(whole, n_ctx=model.cfg.n_ctx, vocab_size=model.cfg.d_vocab, name="inputs")
-    return whole.to(next(model.parameters()).device, torch.int64).contiguous()
+    return whole.to(device, torch.int64).contiguous()
 
 
 def require_task_of(tokens: Int[Tensor, "batch seq"], task: Task) -> None:

@@ -37,10 +37,18 @@ from mechplateau.circuits._sameness import require_alike_written, require_other_
 from mechplateau.circuits.editing import head_axis, require_hook
 from mechplateau.circuits.gradients import LINEARIZED, first_order_changes
 from mechplateau.circuits.patching import Patch, activations
+from mechplateau.circuits.plain_sweep import plain_sweep
 from mechplateau.circuits.progress import Clock, Listener, listener_for
-from mechplateau.circuits.scoring import MEASURES, checked_rows, inputs_of, measures_of, standard_error
+from mechplateau.circuits.scoring import (
+    MEASURES,
+    checked_rows,
+    inputs_of,
+    measures_of,
+    objective_for,
+    standard_error,
+)
 from mechplateau.errors import UserError
-from mechplateau.objectives import TokenBatch
+from mechplateau.objectives import Batch, Objective, TokenBatch, tokens_of
 from mechplateau.schema import whole_number
 
 if TYPE_CHECKING:
@@ -101,9 +109,10 @@ class PatchResult:
 def patch_sweep(
     recipient: HookedTransformer,
     donor: HookedTransformer,
-    tokens: Int[Tensor, "batch seq"],
+    tokens: Int[Tensor, "batch seq"] | Batch,
     *,
-    donor_tokens: Int[Tensor, "batch seq"] | None = None,
+    donor_tokens: Int[Tensor, "batch seq"] | Batch | None = None,
+    objective: Objective | None = None,
     rows: Sequence[int] | None = None,
     hooks: Sequence[str] | None = None,
     positions: Sequence[int] | str = "each",
@@ -118,9 +127,11 @@ def patch_sweep(
 
     Args:
         recipient, donor: models of the same shapes: checkpoints of one run or of two.
-        tokens: whole sequences; both models see them (64 are plenty).
+        tokens: whole sequences; both models see them (64 are plenty). Or a task's batch, for any kind of model: then
+            every patch is a whole forward.
         donor_tokens: other sequences for the donor, of the same shape; the right tokens are those of `tokens`. Within
             one model they must differ from `tokens` in at least one sequence before its last token.
+        objective: of the task; None: the next token.
         rows: positions that are scored (a task's `output_rows`); None: all.
         hooks: different names of hook points; None: every one that fires in this model.
         positions: "each", some, or "all": the whole activation at once.
@@ -141,6 +152,13 @@ def patch_sweep(
     Warns:
         UserWarning: recipient and donor are two models of equal weights that see equal tokens.
     """
+    if isinstance(tokens, Batch):
+        if not isinstance(tokens, TokenBatch) or not hasattr(recipient, "cfg") or objective is not None:
+            chosen = _Chosen(rows, hooks, positions, by_head, method, identity, progress)
+            return _plain(recipient, donor, tokens, donor_tokens, objective_for(tokens, objective), chosen)
+        tokens = tokens.tokens
+    if isinstance(donor_tokens, Batch):
+        donor_tokens = tokens_of(donor_tokens)
     inputs = inputs_of(recipient, tokens)
     donor_inputs = inputs if donor_tokens is None else inputs_of(donor, donor_tokens)
     if donor_inputs.shape != inputs.shape:
@@ -155,17 +173,7 @@ def patch_sweep(
     scored = checked_rows(rows, inputs.shape[1])
     if whole_number(batch_size, "batch_size") < 1:
         raise UserError(f"batch_size: expected at least 1 sequence, got {batch_size}")
-    names = firing_hooks(recipient, inputs[:1]) if hooks is None else list(hooks)
-    if (
-        isinstance(hooks, str)
-        or not all(isinstance(name, str) for name in names)
-        or not names
-        or len(set(names)) < len(names)
-    ):
-        raise UserError(f"hooks: expected a list of different names, at least one, got {hooks!r}")
-    for name in names:
-        require_hook(recipient, name)
-        require_hook(donor, name)
+    names = _hooks(hooks, recipient, donor, inputs)
     patched_at = _positions(positions, inputs.shape[1])
     if method not in METHODS:
         raise UserError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
@@ -202,10 +210,83 @@ def patch_sweep(
     return _result(totals, estimates, _means(base, len(scored)), _means(best, len(scored)), len(scored))
 
 
-def firing_hooks(model: HookedTransformer, inputs: Int[Tensor, "batch pos"]) -> list[str]:
+@dataclass(frozen=True)
+class _Chosen:
+    """What was asked of a sweep that runs whole forwards."""
+
+    rows: Sequence[int] | None
+    hooks: Sequence[str] | None
+    positions: Sequence[int] | str
+    by_head: bool
+    method: str
+    identity: bool
+    progress: Listener | str | None
+
+
+def _plain(
+    recipient: HookedTransformer,
+    donor: HookedTransformer,
+    batch: Batch,
+    donor_batch: object,
+    objective: Objective,
+    chosen: _Chosen,
+) -> PatchResult:
+    """The sweep on a model of any kind."""
+    if chosen.method != "exact":
+        raise UserError(
+            f"method: expected exact, which is all there is for a batch with an objective, got {chosen.method!r}"
+        )
+    place = next(recipient.parameters()).device
+    batch = batch.to(place)
+    other = batch if donor_batch is None else donor_batch
+    if not isinstance(other, Batch) or other.inputs.shape != batch.inputs.shape:
+        raise UserError(
+            f"donor_tokens: expected a batch of inputs {list(batch.inputs.shape)}, as the other one"
+        )
+    other = other.to(place)
+    require_alike_written(recipient, donor)
+    if not chosen.identity:
+        require_other_activations(recipient, donor, batch.inputs, other.inputs)
+    rows = checked_rows(chosen.rows, batch.targets.shape[1])
+    names = _hooks(chosen.hooks, recipient, donor, batch.inputs)
+    totals, base, best = plain_sweep(
+        recipient,
+        donor,
+        batch,
+        other,
+        objective,
+        rows,
+        names,
+        lambda hook, activation: _heads(hook, activation, chosen.by_head),
+        _positions(chosen.positions, batch.targets.shape[1]),
+        listener_for(chosen.progress, "patching"),
+    )
+    return _result(totals, {}, base, best, 1)
+
+
+def _hooks(
+    hooks: Sequence[str] | None, recipient: HookedTransformer, donor: HookedTransformer, inputs: Tensor
+) -> list[str]:
+    """The hook points that are patched, known to be in both models."""
+    names = firing_hooks(recipient, inputs[:1]) if hooks is None else list(hooks)
+    if (
+        isinstance(hooks, str)
+        or not all(isinstance(name, str) for name in names)
+        or not names
+        or len(set(names)) < len(names)
+    ):
+        raise UserError(f"hooks: expected a list of different names, at least one, got {hooks!r}")
+    for name in names:
+        require_hook(recipient, name)
+        require_hook(donor, name)
+    return names
+
+
+def firing_hooks(model: HookedTransformer, inputs: Tensor) -> list[str]:
     """Names of all hooks that fire in a forward, in the order of the computation."""
     _, cache = model.run_with_cache(inputs)
-    return [name for name in cache.cache_dict if torch.is_floating_point(cache[name])]
+    kept = getattr(cache, "cache_dict", cache)
+    return [name for name in kept if torch.is_floating_point(kept[name])]
 
 
 class _Batch:

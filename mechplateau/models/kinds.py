@@ -116,12 +116,7 @@ class ModelKind(ABC, Generic[_Config]):
         for part, patterns in self.patterns.items():
             if matched := self._matched(patterns, names):
                 found[part] = tuple((name, None) for name in matched)
-        if not found:
-            modules = dict.fromkeys(name.rpartition(".")[0] or name for name in names)
-            for module in modules:
-                own = (name for name in names if (name.rpartition(".")[0] or name) == module)
-                found[module] = tuple((name, None) for name in own)
-        return found
+        return found or by_module(names)
 
     def names_in(self, parts: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
         """The parameters that `parts` stand for, sorted: a part's name, a parameter's, or a pattern with *.
@@ -156,6 +151,15 @@ class ModelKind(ABC, Generic[_Config]):
     def trained(self, config: _Config, task: TaskBase) -> frozenset[str]:
         """Names of all parameters that training may change."""
         return frozenset(self.shapes(config, task)) - self.untrained
+
+
+def by_module(names: Sequence[str]) -> dict[str, tuple[Slot, ...]]:
+    """Parameters by the module that has them, each of the root's own by itself."""
+    found: dict[str, tuple[Slot, ...]] = {}
+    for name in names:
+        module = name.rpartition(".")[0] or name
+        found[module] = (*found.get(module, ()), (name, None))
+    return found
 
 
 _REGISTRY: dict[str, ModelKind[Any]] = {}
@@ -217,4 +221,13 @@ def build(
     return model
 
 
-__all__ = ["ModelKind", "Slot", "build", "kind_of", "model_kind", "model_kinds", "register_model_kind"]
+__all__ = [
+    "ModelKind",
+    "Slot",
+    "build",
+    "by_module",
+    "kind_of",
+    "model_kind",
+    "model_kinds",
+    "register_model_kind",
+]

@@ -11,6 +11,7 @@ import torch
 
 from mechplateau import views
 from mechplateau.errors import CheckpointError, UserError
+from mechplateau.models.kinds import kind_of
 from mechplateau.paths import file_path
 from mechplateau.report.claims import claims_of
 from mechplateau.report.development import llc_section
@@ -58,6 +59,7 @@ def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
         output_rows=run.task.output_rows if isinstance(run.task, SequenceTask) else (),
         claims=_claims(run),
         environment=_environment(run),
+        columns=tuple(views.ColumnView(c.name, c.unit, c.definition) for c in run.columns),
         notices=(*_stop(run), *notices),
         sections=_sections(run) if pictures else (),
     )
@@ -115,7 +117,7 @@ def _checkpoints(run: Run) -> tuple[tuple[views.CheckpointView, ...], tuple[str,
     for step in run.steps:
         pattern: tuple[np.ndarray, ...] = ()
         cosine = None
-        if step not in run.missing_maps:
+        if run.keeps_maps and step not in run.missing_maps:
             try:
                 maps = run.maps(step)
                 pattern = tuple(maps[f"pattern.L{layer}"].numpy() for layer in layers)
@@ -134,7 +136,7 @@ def _samples(run: Run, step: int) -> tuple[views.SampleView, ...]:
     from mechplateau.models import generate  # TransformerLens: seconds, which a short table need not wait for
 
     task = run.task
-    if not isinstance(task, SequenceTask):
+    if not isinstance(task, SequenceTask) or not kind_of(run.config.model).generates:
         return ()
     tokens = task.sample(SHOWN_SAMPLES, seed=0)
     model = run.model(step)

@@ -132,9 +132,14 @@ class Run:
     @property
     def missing_maps(self) -> tuple[int, ...]:
         """Steps whose maps were kept and are not there any more."""
-        if not keeps_pictures(Setting(self.task, self.config.model)):
+        if not self.keeps_maps:
             return ()
         return tuple(sorted(self._kept() - set(self._layout.maps_steps())))
+
+    @property
+    def keeps_maps(self) -> bool:
+        """Whether maps are kept beside checkpoints: of a model that shows its attention, on a task of tokens."""
+        return keeps_pictures(Setting(self.task, self.config.model))
 
     def _kept(self) -> set[int]:
         """Steps that were kept so far, as the configuration and the table tell."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mechplateau.views.data import (
         CheckpointView,
         ClaimView,
+        ColumnView,
         PlateauView,
         RunView,
         SampleView,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "CheckpointView": "data",
     "ClaimView": "data",
+    "ColumnView": "data",
     "KeyNumbers": "summary",
     "Peak": "summary",
     "PlateauView": "data",
@@ -68,6 +70,7 @@ _HOMES = {
 __all__ = [
     "CheckpointView",
     "ClaimView",
+    "ColumnView",
     "KeyNumbers",
     "Peak",
     "PlateauView",

@@ -20,7 +20,9 @@ _SPARK_WIDTH, _SPARK_HEIGHT, _SPARK_POINTS = 100.0, 28.0, 80
 def summary_cards(view: RunView) -> list[dict[str, Any]]:
     """Label, number, detail and small curve of each card; the key names its color."""
     numbers = key_numbers(view)
-    several = {panel.key for panel in panels(view.metrics, view.plateau) if len(panel.lines) > 1}
+    several = {
+        panel.key for panel in panels(view.metrics, view.plateau, view.columns) if len(panel.lines) > 1
+    }
     which_cos = f" ({numbers.cos_label})" if "cos" in several else ""
     which_apm = f" ({numbers.apm_label})" if "apm" in several else ""
     onset = _plateau_text(numbers)
@@ -98,7 +100,12 @@ def _peak_text(peak: Peak | None) -> str:
 def _spark(view: RunView, key: str) -> dict[str, Any] | None:
     """An SVG path of the panel's main curve and the plateau's span, in the small box's units."""
     column = next(
-        (p.lines[0].column for p in panels(view.metrics, view.plateau) if p.key == key and p.lines), None
+        (
+            p.lines[0].column
+            for p in panels(view.metrics, view.plateau, view.columns)
+            if p.key == key and p.lines
+        ),
+        None,
     )
     if column is None:
         return None

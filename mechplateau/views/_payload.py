@@ -60,6 +60,7 @@ def panels_payload(shown: Sequence[Panel]) -> list[dict[str, Any]]:
     return [
         {
             "key": panel.key,
+            "color": panel.color,
             "title": panel.title,
             "axis": panel.axis,
             "unit": panel.unit,
@@ -80,7 +81,7 @@ def plateau_payload(view: RunView) -> dict[str, int | None] | None:
 
 def report_payload(view: RunView) -> dict[str, Any]:
     """Everything the page of one run draws."""
-    shown = panels(view.metrics, view.plateau)
+    shown = panels(view.metrics, view.plateau, view.columns)
     columns = [line.column for panel in shown for line in panel.lines]
     columns += [column for panel in shown for column in panel.outputs]
     columns += [column for picture in output_maps(view.metrics) for column in picture.columns]
@@ -132,7 +133,7 @@ def comparison_payload(views: Sequence[RunView]) -> dict[str, Any]:
     """Everything the page of several runs draws: a panel for each measure that any run has, all runs in each."""
     shown: dict[str, Panel] = {}
     for view in views:
-        for panel in panels(view.metrics, view.plateau):
+        for panel in panels(view.metrics, view.plateau, view.columns):
             for line in panel.lines:
                 title = panel.title if line.role == "main" else f"{panel.title}: {line.label}"
                 if line.role != "data":

@@ -7,6 +7,7 @@ none of whose columns hold a number.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -17,7 +18,7 @@ from mechplateau.signs import NO_PLATEAU, Signs, collapse_columns, progress_colu
 if TYPE_CHECKING:
     import pandas as pd
 
-    from mechplateau.views.data import PlateauView
+    from mechplateau.views.data import ColumnView, PlateauView
 
 # main: the measure itself; data: what the data would give; other: a further main line of the same panel.
 Role = Literal["main", "data", "other"]
@@ -37,12 +38,13 @@ class Panel:
     """One picture of curves over the steps.
 
     Attributes:
-        key: short name, also the name of the panel's color.
+        key: short name.
         title: for people.
         axis: what the vertical axis measures.
         lines: the curves, main first.
         outputs: columns of the single output positions, in their order, drawn thin behind the main line.
         unit: whether the measure lies between 0 and 1.
+        color: name of its color.
     """
 
     key: str
@@ -51,6 +53,7 @@ class Panel:
     lines: tuple[Line, ...]
     outputs: tuple[str, ...] = ()
     unit: bool = False
+    color: str = "other"
 
 
 @dataclass(frozen=True)
@@ -91,11 +94,15 @@ def lone_points(values: np.ndarray) -> np.ndarray:
     return known[1:-1] & ~known[:-2] & ~known[2:]
 
 
-def panels(metrics: pd.DataFrame, plateau: PlateauView | None = None) -> tuple[Panel, ...]:
+def panels(
+    metrics: pd.DataFrame, plateau: PlateauView | None = None, columns: Sequence[ColumnView] = ()
+) -> tuple[Panel, ...]:
     """The panels that these metrics can fill, in the order they are shown; main lines are those that stand for the run
-    with this plateau (`mechplateau.signs`)."""
+    with this plateau (`mechplateau.signs`). Columns that none of them shows follow, those of one unit together."""
+    unit_of_loss = next((column.unit for column in columns if column.name == "loss"), "nats")
+    loss = "cross-entropy (nats)" if unit_of_loss == "nats" else f"loss ({unit_of_loss})"
     candidates = [
-        Panel("loss", "Loss", "cross-entropy (nats)", (Line("loss", "training loss"),)),
+        Panel("loss", "Loss", loss, (Line("loss", "training loss"),)),
         Panel(
             "accuracy",
             "Accuracy",
@@ -171,10 +178,35 @@ def panels(metrics: pd.DataFrame, plateau: PlateauView | None = None) -> tuple[P
             tuple(line for line in panel.lines if defined(metrics, line.column)),
             tuple(column for column in panel.outputs if defined(metrics, column)),
             panel.unit,
+            panel.key,
         )
         for panel in candidates
     )
-    return tuple(panel for panel in filled if panel.lines or panel.outputs)
+    known = {line.column for panel in candidates for line in panel.lines}
+    known |= {column for panel in candidates for column in panel.outputs}
+    known |= {column for picture in output_maps(metrics) for column in picture.columns} | {"step"}
+    others = [c for c in columns if c.name not in known and defined(metrics, c.name)]
+    shown = tuple(panel for panel in filled if panel.lines or panel.outputs)
+    return (*shown, *_by_unit(others))
+
+
+def _by_unit(columns: Sequence[ColumnView]) -> Iterator[Panel]:
+    """Columns of one unit in one panel; numbered ones (`…_0`, `…_1`, …) as thin lines in one of their own."""
+    numbered: dict[tuple[str, str], list[ColumnView]] = {}
+    together: dict[str, list[ColumnView]] = {}
+    for column in columns:
+        if match := re.fullmatch(r"(.+)_\d+", column.name):
+            numbered.setdefault((column.unit, match[1]), []).append(column)
+        else:
+            together.setdefault(column.unit, []).append(column)
+    for unit, own in together.items():
+        title = own[0].definition if len(own) == 1 else f"Further measures ({unit})"
+        lines = tuple(
+            Line(c.name, f"{c.name}: {c.definition}", "other" if i else "main") for i, c in enumerate(own)
+        )
+        yield Panel(f"other {unit}", title, unit, lines)
+    for (unit, family), own in numbered.items():
+        yield Panel(f"other {family}", family, unit, (), tuple(column.name for column in own))
 
 
 def output_maps(metrics: pd.DataFrame) -> tuple[OutputMap, ...]:

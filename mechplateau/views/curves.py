@@ -40,7 +40,7 @@ def plot_curves(view: RunView, *, measures: Sequence[str] | None = None, columns
 
     from mechplateau.views.figure import PaperFigure, style
 
-    available = {panel.key: panel for panel in panels(view.metrics, view.plateau)}
+    available = {panel.key: panel for panel in panels(view.metrics, view.plateau, view.columns)}
     chosen = (
         list(available) if measures is None else [measures] if isinstance(measures, str) else list(measures)
     )
@@ -96,7 +96,7 @@ def _draw_panel(ax: Axes, metrics: pd.DataFrame, panel: Panel, plateau: PlateauV
         draw_line(ax, steps, series(metrics, column), color=shade, linewidth=0.5, alpha=0.75, zorder=2)
     for index, line in enumerate(panel.lines):
         data = line.role == "data"
-        color: Any = DATA_COLOR if data else COLORS[panel.key]
+        color: Any = DATA_COLOR if data else COLORS[panel.color]
         if index and len(panel.lines) > len(_DASHES):  # more lines than dashes can tell apart
             color = shades(0.9 * index / (len(panel.lines) - 1))
         draw_line(

@@ -166,6 +166,21 @@ class ClaimView:
     passed: bool | None
 
 
+@dataclass(frozen=True)
+class ColumnView:
+    """What a column of the metrics table is.
+
+    Attributes:
+        name: as the table has it.
+        unit: of its numbers.
+        definition: in a few words.
+    """
+
+    name: str
+    unit: str
+    definition: str
+
+
 @dataclass(frozen=True, eq=False)
 class SectionView:
     """One more section of a report: what a task or an analysis has to show beside what every run has.
@@ -210,6 +225,7 @@ class RunView:
         environment: versions and machine, as text.
         notices: what is missing or damaged, or that the run was stopped, a sentence each; shown at the top.
         sections: what else is shown, between the curves and the claims.
+        columns: what the columns of `metrics` are; one that no panel of the paper shows is drawn by its unit.
 
     Raises:
         ViewError: arrays do not fit each other.
@@ -226,6 +242,7 @@ class RunView:
     environment: Mapping[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
     sections: tuple[SectionView, ...] = ()
+    columns: tuple[ColumnView, ...] = ()
 
     def __post_init__(self) -> None:
         if "step" not in self.metrics.columns:

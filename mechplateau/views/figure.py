@@ -22,6 +22,7 @@ COLORS = {
     "entropy": "#6b5b00",
     "norm": "#3d4a5c",
     "rank": "#7a1f4b",
+    "other": "#2f5d62",
 }
 DATA_COLOR = "#8a8f98"
 PLATEAU_COLOR = "#ececec"

@@ -21,6 +21,7 @@ import mechplateau
 from mechplateau.cli.console import print_runs
 from mechplateau.config import RunConfig
 from mechplateau.errors import CheckpointError, ConfigError, RunError
+from mechplateau.measurements import Column
 from mechplateau.models.transformer import parameters_of
 from mechplateau.runs import (
     RunWriter,
@@ -448,7 +449,8 @@ def test_unwritable_folder_is_one_line(tmp_path):
 
 def test_a_column_that_comes_later_is_kept(tmp_path):
     rows = [{"step": 0, "loss": 1.0}, {"step": 1, "late": 0.5, "loss": 0.9}, {"step": 2, "apm_zero_count": 3}]
-    compact(tmp_path / "metrics.parquet", rows, "abc")
+    columns = [Column("apm_zero_count", "sequences", "sequences without attention", dtype="int64")]
+    compact(tmp_path / "metrics.parquet", rows, "abc", columns)
     table = pq.read_table(tmp_path / "metrics.parquet")
     assert table.to_pydict() == {
         "step": [0, 1, 2],
@@ -457,7 +459,7 @@ def test_a_column_that_comes_later_is_kept(tmp_path):
         "apm_zero_count": [None, None, 3],
     }
     assert read_table(tmp_path / "metrics.parquet", "abc")["late"].tolist()[1] == 0.5
-    assert list(frame_of(rows).columns) == table.column_names
+    assert list(frame_of(rows, columns).columns) == table.column_names
 
 
 @pytest.mark.parametrize("name", ["a:b", "file:x", "s3:x", "~/runs", "~nobody-of-this-name", "x y", "%41"])

@@ -56,7 +56,7 @@ function lineStyle(panel, line, index) {
   if (line.role === "data") return { color: color("c-data"), width: 1.5, dash: "dot" };
   const tone = panel.lines.length > dashes.length && index
     ? between(colors("shades"), index / (panel.lines.length - 1)) // more lines than dashes can tell apart
-    : color("c-" + panel.key);
+    : color("c-" + panel.color);
   return { color: tone, width: index ? 1.8 : 2.2, dash: dashes[index % dashes.length] };
 }
 

@@ -103,6 +103,23 @@ def test_composition_over_the_checkpoints_of_both(runs):
         assert table["score"].between(0, 1).all()
 
 
+def test_the_report_tells_the_story_of_stages(runs, tmp_path):
+    from mechplateau.report import save_report
+    from mechplateau.report.stages import stage_sections
+
+    titles = {name: [section.title for section in stage_sections(run)] for name, run in runs.items()}
+    assert titles == {
+        "in_context_regression": ["Stages"],
+        "text": ["Stages", "Heads", "The heads that matter"],
+    }
+    heads = stage_sections(runs["text"], pictures=False)[1]
+    assert [row[0] for row in heads.rows] == ["L0H0", "L0H1", "L1H0", "L1H1"]
+    last = f"{runs['text'].metrics['prefix_B_L1H1'].iloc[-1]:.3f}"
+    assert heads.rows[3][heads.columns.index("prefix B, step 6")] == last
+    page = save_report(runs["text"], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "The heads that matter" in page
+
+
 def test_a_text_that_changed_stops_a_run_before_anything_is_written(tmp_path, folder):
     copy = tmp_path / "text"
     copy.mkdir()

@@ -14,11 +14,8 @@ from mechplateau.errors import CheckpointError, UserError
 from mechplateau.models.kinds import kind_of
 from mechplateau.paths import file_path
 from mechplateau.report.claims import claims_of
-<<<<<<< HEAD
 from mechplateau.report.development import llc_section
-=======
 from mechplateau.report.stages import stage_sections
->>>>>>> e4965e6 (The report's story of stages: scores with stages shaded, heads, maps of the heads that matter)
 from mechplateau.runs import Run, load_run
 from mechplateau.signs import Plateau
 from mechplateau.tasks import SequenceTask, targets_of
@@ -65,17 +62,13 @@ def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
         environment=_environment(run),
         columns=tuple(views.ColumnView(c.name, c.unit, c.definition) for c in run.columns),
         notices=(*_stop(run), *notices),
-<<<<<<< HEAD
         sections=_sections(run) if pictures else (),
-=======
-        sections=stage_sections(run, pictures=pictures),
->>>>>>> e4965e6 (The report's story of stages: scores with stages shaded, heads, maps of the heads that matter)
     )
 
 
 def _sections(run: Run) -> tuple[views.SectionView, ...]:
     """What else was found out about the run."""
-    found = (llc_section(run),)
+    found = (*stage_sections(run), llc_section(run))
     return tuple(section for section in found if section is not None)
 
 

@@ -24,7 +24,7 @@ _HALF = 12
 """Tokens of the random half that maps are drawn for."""
 
 
-def stage_sections(run: Run, *, pictures: bool = True) -> tuple[SectionView, ...]:
+def stage_sections(run: Run) -> tuple[SectionView, ...]:
     """The sections of a run of text or of regression in context; none of other runs, or where nothing was measured."""
     if not isinstance(run.task, Text | InContextRegression) or len(run.metrics) < 2:
         return ()
@@ -33,12 +33,12 @@ def stage_sections(run: Run, *, pictures: bool = True) -> tuple[SectionView, ...
     first = SectionView(
         title="Stages",
         text=(words,),
-        picture=_curves(run, panels, bounds) if pictures else None,
+        picture=_curves(run, panels, bounds),
         alt="The scores that define the stages over training steps, with every second stage shaded.",
     )
     if isinstance(run.task, InContextRegression):
         return (first, *_beside_released(run))
-    return (first, *_heads(run), *(_maps(run) if pictures else ()))
+    return (first, *_heads(run), *_maps(run))
 
 
 def _bounds(run: Run) -> tuple[tuple[float, ...], str]:
@@ -154,7 +154,10 @@ def _maps(run: Run) -> tuple[SectionView, ...]:
                 layer, _, head = name.rpartition("_L")[2].partition("H")
                 ax = axes[row, place]
                 ax.imshow(
-                    cache[f"blocks.{layer}.attn.hook_pattern"][0, int(head)], vmin=0, vmax=1, cmap="Greys"
+                    cache[f"blocks.{layer}.attn.hook_pattern"][0, int(head)].numpy(),
+                    vmin=0,
+                    vmax=1,
+                    cmap="Greys",
                 )
                 ax.set_title(f"L{layer}H{head}, step {step:,}", fontsize=8)
                 ax.set_xticks([])

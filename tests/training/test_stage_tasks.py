@@ -112,7 +112,7 @@ def test_the_report_tells_the_story_of_stages(runs, tmp_path):
         "in_context_regression": ["Stages"],
         "text": ["Stages", "Heads", "The heads that matter"],
     }
-    heads = stage_sections(runs["text"], pictures=False)[1]
+    heads = stage_sections(runs["text"])[1]
     assert [row[0] for row in heads.rows] == ["L0H0", "L0H1", "L1H0", "L1H1"]
     last = f"{runs['text'].metrics['prefix_B_L1H1'].iloc[-1]:.3f}"
     assert heads.rows[3][heads.columns.index("prefix B, step 6")] == last

@@ -3,8 +3,8 @@
 1. Out-of-distribution errors, for regression in context (`mechplateau.development.ood`).
 2. Curvature: the three largest eigenvalues of the Hessian and its trace, on one batch.
 
-Learning coefficients, with their verdicts, are `mechplateau.development.llc_over_run`'s; `PUBLISHED` has the settings of
-arXiv 2402.02364 for it. All are kept beside the run and not made twice.
+Learning coefficients, with their verdicts, are `mechplateau.development.llc_over_run`'s; `PUBLISHED` has the settings
+of arXiv 2402.02364 for it. All are kept beside the run and not made twice.
 
 Cost, for the paper's regression model on one thread: 1, seconds a checkpoint; 2, half a minute.
 """

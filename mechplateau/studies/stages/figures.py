@@ -131,11 +131,15 @@ FIGURES = (
     ),
 )
 
-_TABLE = "the second table of a run, which `mechplateau.development.afterwards` makes over its checkpoints"
+_TABLE = "what `mechplateau.development.afterwards.afterwards(run)` makes over a run's checkpoints"
 _GPU = "needs the paper's size on a GPU (preset lm-paper)"
 
 ELSEWHERE = {
-    "1": Elsewhere("learning coefficient", (), f"its learning coefficients are in {_TABLE}"),
+    "1": Elsewhere(
+        "learning coefficient",
+        ("mechplateau llc RUN",),
+        "`mechplateau llc` draws it for a run, with verdicts and the loss's own stages beside",
+    ),
     "2": Elsewhere("toy losses", (), "its losses are in `mechplateau.development.toys`"),
     "B.4": Elsewhere("curvature", (), f"it is in {_TABLE}"),
     "D.3": Elsewhere("other sizes of data", (), f"it is in {_TABLE}"),

@@ -52,6 +52,11 @@ class TaskBase(Config):
         return ("loss",)
 
     @property
+    def plateau_column(self) -> str:
+        """Column of the metrics table whose plateau is the run's: the loss, or that of masked entries, say."""
+        return "loss"
+
+    @property
     def trivial_loss(self) -> float | None:
         """The loss of the best answer that ignores the input, in the objective's unit; None where it is not known."""
         return None

@@ -21,15 +21,10 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from mechplateau.errors import ConfigError, RunError
+from mechplateau.files import explained, take_lock, write_text
 from mechplateau.paths import local_path
-from mechplateau.runs.files import explained, write_text
 from mechplateau.schema import Config
 from mechplateau.tasks.corpus import END_OF_TEXT, library_texts, train_bpe
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -173,15 +168,13 @@ def _alone(folder: Path) -> Iterator[None]:
     """Hold the folder's lock: two trainings at once would save over each other's checkpoints."""
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("w")
-    with lock:
-        if fcntl is not None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise RunError(
-                    f"{folder}: another process is training the demonstration there; wait for it"
-                ) from None
+        try:
+            lock = take_lock(folder / ".lock")
+        except BlockingIOError:
+            raise RunError(
+                f"{folder}: another process is training the demonstration there; wait for it"
+            ) from None
+    with lock or contextlib.nullcontext():
         yield
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechplateau.errors import RunError
+from mechplateau.files import TensorFileError, open_safetensors, write_atomic, write_text
 from mechplateau.llm.identity import Identity
-from mechplateau.runs.files import write_atomic, write_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,8 +93,6 @@ class Store:
         Raises:
             RunError: it is damaged, cannot be read or was written by a newer mechplateau.
         """
-        from safetensors import SafetensorError, safe_open
-
         path = self._path(label)
         try:
             with path.open("rb"):
@@ -104,14 +102,16 @@ class Store:
         except OSError as error:
             raise RunError(f"{path}: cannot be read ({error.strerror or error})") from None
         try:
-            with safe_open(path, framework="pt") as file:
-                data = json.loads(file.metadata()[_HEADER])
+            with open_safetensors(path) as (file, header):
+                data = json.loads(header[_HEADER])
                 sketch = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return _record(data, sketch, version, path)
         except RunError:
             raise
-        except (SafetensorError, OSError, LookupError, ValueError, TypeError, AttributeError) as error:
-            reason = f"{type(error).__name__}: {error}"
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            reason = (
+                error.reason if isinstance(error, TensorFileError) else f"{type(error).__name__}: {error}"
+            )
             raise RunError(f"{path}: damaged ({reason}); delete it and give the same command again") from None
 
     def save(self, label: str, record: StepRecord) -> None:

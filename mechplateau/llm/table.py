@@ -26,10 +26,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mechplateau.files import write_atomic
 from mechplateau.llm.revisions import Revision
 from mechplateau.llm.store import StepRecord
 from mechplateau.llm.verdicts import Verdict
-from mechplateau.runs.files import write_atomic
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import pickle
-import warnings
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechplateau.errors import CheckpointError
+from mechplateau.files import check_plain, read_tensors, read_torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,7 +89,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     owner: dict[str, str] = {}
     differing: dict[str, str] = {}
     for file in choice.files:
-        read = _read_safetensors if file.suffix == ".safetensors" else _read_pickle
+        read = read_tensors if file.suffix == ".safetensors" else _read_pickle
         for name, tensor in read(file):
             if name in tensors and not _equal(tensor, tensors[name]):
                 differing[name] = owner[name]
@@ -213,47 +211,10 @@ def _read_index(index: Path) -> dict[str, str]:
     return shard_of
 
 
-def _read_safetensors(file: Path) -> Iterator[tuple[str, Tensor]]:
-    from safetensors import SafetensorError, safe_open
-
-    # safetensors says of a file without access that there is none.
-    with readable(file):
-        file.open("rb").close()
-    try:
-        with safe_open(file, framework="pt", device="cpu") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 (the handle is no mapping)
-                yield name, tensors.get_tensor(name)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{file}: not a readable safetensors file ({error})") from None
-
-
 def _read_pickle(file: Path) -> Iterator[tuple[str, Tensor]]:
-    import torch
-
-    try:
-        # Its warnings are about formats it may not know: those end in a refusal here.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            state = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
-    except pickle.UnpicklingError as error:
-        reason = str(error).split("WeightsUnpickler error:")[-1].strip().splitlines()[0]
-        raise CheckpointError(
-            f"{file}: refused, it holds more than tensors ({reason}); convert it to safetensors where it is "
-            "trusted"
-        ) from None
-    except (RuntimeError, EOFError, OSError, KeyError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise CheckpointError(f"{file}: refused, not readable as tensors alone ({reason})") from None
+    state = read_torch(file, mmap=True)
     if not isinstance(state, dict):
         raise CheckpointError(f"{file}: expected a dictionary of tensors, got {type(state).__name__}")
+    check_plain(file, state)
     for name, tensor in state.items():
-        if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-            raise CheckpointError(
-                f"{file}: expected tensors by name, got {type(tensor).__name__} under {name!r}"
-            )
-        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
-            kind = "quantized" if tensor.is_quantized else f"{tensor.layout} on {tensor.device}"
-            raise CheckpointError(
-                f"{file}: expected plain tensors, got {kind.removeprefix('torch.')} under {name!r}"
-            )
         yield name, tensor.detach()

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from mechplateau.errors import CheckpointError
-from mechplateau.runs.files import REMEDY, write_atomic
-from mechplateau.runs.layout import step_named
+from mechplateau.files import TensorFileError, first_line, open_safetensors, write_atomic
+from mechplateau.runs.layout import REMEDY, step_named
 
 FORMAT = 1
 _KEY = "mechplateau"
@@ -63,15 +63,16 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such checkpoint")
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            description = json.loads((file.metadata() or {}).get(_KEY, "null"))
+        with open_safetensors(path) as (file, header):
+            description = json.loads(header.get(_KEY, "null"))
             _check(path, description)
             yield file, description
+    except TensorFileError as error:
+        raise CheckpointError(f"{path}: damaged ({error.reason}); {REMEDY}") from None
     except CheckpointError:
         raise
-    except (SafetensorError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{path}: damaged ({reason}); {REMEDY}") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path}: damaged ({first_line(error)}); {REMEDY}") from None
 
 
 def _check(path: Path, description: Any) -> None:

@@ -18,6 +18,9 @@ from pathlib import Path
 
 from mechplateau.errors import RunError
 
+REMEDY = "put a copy back, or rename the run's folder to train it from the start"
+"""What to do about a file of a run that is lost or damaged."""
+
 _STEP = re.compile(r"step_(\d+)\.safetensors")
 
 

@@ -21,8 +21,7 @@ from mechplateau.errors import CheckpointError, ConfigError, RunError
 from mechplateau.runs import table
 from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import read_description, read_tensors
-from mechplateau.runs.files import REMEDY
-from mechplateau.runs.layout import Layout
+from mechplateau.runs.layout import REMEDY, Layout
 from mechplateau.runs.phases import solved_in
 from mechplateau.schema import read_yaml
 

@@ -24,8 +24,7 @@ from mechplateau.paths import local_path
 from mechplateau.runs import table
 from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import read_description, read_tensors
-from mechplateau.runs.files import REMEDY
-from mechplateau.runs.layout import Layout
+from mechplateau.runs.layout import REMEDY, Layout
 from mechplateau.runs.notes import Notes, all_notes
 from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases, solved_in
 from mechplateau.runs.record import (

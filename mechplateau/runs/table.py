@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mechplateau.errors import RunError
+from mechplateau.files import explained, sync_to_disk, write_atomic, write_text
 from mechplateau.measurements.columns import STEP, Column
-from mechplateau.runs.files import REMEDY, explained, sync_to_disk, write_atomic, write_text
+from mechplateau.runs.layout import REMEDY
 
 _KEY = "mechplateau.config_hash"
 

@@ -7,24 +7,22 @@ rows after it are dropped and made again, equal to the bit, and checkpoints afte
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 from torch import Tensor
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import RunError
+from mechplateau.files import explained, leftovers, take_lock, write_text
 from mechplateau.runs import table
 from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import save_tensors
-from mechplateau.runs.files import explained, leftovers, write_text
 from mechplateau.runs.layout import Layout
 from mechplateau.runs.phases import solved_in
 from mechplateau.runs.record import (
@@ -42,17 +40,10 @@ from mechplateau.runs.record import (
     state_of,
 )
 
-try:
-    import fcntl
-except ImportError:  # Windows: runs there are not guarded against a second writer
-    fcntl = None  # type: ignore[assignment]
-
 logger = logging.getLogger("mechplateau")
 
 LOCK_PATIENCE = 10.0
 """Seconds to wait for another process that works on the same run."""
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-"""What the system says where a file system has no locks (some network file systems)."""
 
 
 class RunWriter:
@@ -83,7 +74,7 @@ class RunWriter:
         self._resume: Resume | None = None
         self._rows: list[dict[str, Any]] = []
         self._rows_hash = table.hash_of(())
-        self._lock: TextIO | None = None
+        self._lock: BinaryIO | None = None
         self.finished = is_finished(self.layout, config)
         if self.finished:
             self._tidy()
@@ -293,31 +284,15 @@ class RunWriter:
     def _set_state(self, status: Status, step: int) -> None:
         write_text(self.layout.state, _json({"status": status, "step": step}))
 
-    def _take_lock(self, patience: float) -> TextIO | None:
+    def _take_lock(self, patience: float) -> BinaryIO | None:
         """Wait at most `patience` seconds, since one that is just being stopped needs a moment to save."""
-        if fcntl is None:
-            return None
         with explained(self.layout.lock):
-            file = self.layout.lock.open("w")
-        deadline = time.monotonic() + patience
-        while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return file
-            except OSError as error:
-                if error.errno in _NO_LOCKS:
-                    logger.warning(
-                        "%s: this file system has no locks; make sure that no other process works on the run",
-                        self.layout.root,
-                    )
-                    return file
-                if time.monotonic() < deadline:
-                    time.sleep(0.2)
-                    continue
-            file.close()
-            raise RunError(
-                f"{self.layout.root}: another process is working on this run; wait for it"
-            ) from None
+                return take_lock(self.layout.lock, patience)
+            except BlockingIOError:
+                raise RunError(
+                    f"{self.layout.root}: another process is working on this run; wait for it"
+                ) from None
 
 
 def checkpoint_description(config: RunConfig, step: int) -> dict[str, Any]:

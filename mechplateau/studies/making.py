@@ -13,9 +13,9 @@ import yaml
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
+from mechplateau.files import explained, write_atomic, write_text
 from mechplateau.paths import local_path
 from mechplateau.runs import Run
-from mechplateau.runs.files import explained, write_atomic, write_text
 from mechplateau.studies.claims import Outcome, check_all
 from mechplateau.studies.drawing import draw
 from mechplateau.studies.figures import Figure, Material

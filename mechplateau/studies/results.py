@@ -16,8 +16,8 @@ from typing import IO, Any
 import pandas as pd
 
 from mechplateau.errors import UserError
+from mechplateau.files import write_text
 from mechplateau.runs import Run, list_runs, unreadable_runs
-from mechplateau.runs.files import write_text
 from mechplateau.studies.numbers import Numbers, rounded
 from mechplateau.studies.recipes import Recipes
 from mechplateau.studies.study import Study

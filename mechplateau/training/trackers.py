@@ -20,7 +20,7 @@ from typing import IO
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
-from mechplateau.runs.files import explained
+from mechplateau.files import explained
 from mechplateau.wording import counted
 
 TRACKERS = ("wandb", "tensorboard")

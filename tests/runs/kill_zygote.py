@@ -18,9 +18,10 @@ from pathlib import Path
 
 import torch
 
+from mechplateau import files
 from mechplateau.config import RunConfig
 from mechplateau.models.transformer import build_model
-from mechplateau.runs import checkpoints, files, load_run
+from mechplateau.runs import checkpoints, load_run
 from mechplateau.runs.layout import Layout
 from mechplateau.training import train
 

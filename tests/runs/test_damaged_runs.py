@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from mechplateau import files
 from mechplateau.config import RunConfig
 from mechplateau.errors import CheckpointError, ConfigError, RunError, UserError
 from mechplateau.runs import load_checkpoint, load_run, writer
@@ -526,7 +527,7 @@ def test_a_file_system_without_locks_is_said_once(tmp_path, monkeypatch, caplog,
     def refuse(*_):
         raise OSError(getattr(errno, name), name)
 
-    monkeypatch.setattr(writer.fcntl, "flock", refuse)
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
     monkeypatch.setattr(writer, "LOCK_PATIENCE", 0.0)
     with writer.RunWriter(CONFIG, tmp_path) as opened:
         assert not opened.finished

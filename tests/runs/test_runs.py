@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 import mechplateau
+from mechplateau import files
 from mechplateau.cli.console import print_runs
 from mechplateau.config import RunConfig
 from mechplateau.errors import CheckpointError, ConfigError, RunError
@@ -26,7 +27,6 @@ from mechplateau.models.transformer import parameters_of
 from mechplateau.runs import (
     RunWriter,
     checkpoints,
-    files,
     list_runs,
     load_checkpoint,
     load_run,

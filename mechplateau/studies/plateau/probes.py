@@ -22,8 +22,8 @@ import pandas as pd
 
 from mechplateau.circuits import probe
 from mechplateau.errors import UserError
+from mechplateau.files import write_text
 from mechplateau.runs import Run, load_run
-from mechplateau.runs.files import write_text
 from mechplateau.runs.record import read_json
 from mechplateau.studies.figures import CheckpointMeasure
 from mechplateau.studies.numbers import Numbers

@@ -2,7 +2,8 @@
 
 Adds a line for each recipe and seed to `mechplateau/studies/STUDY/results/runs.csv`, which `mechplateau claims` reads;
 a run that is on record already is replaced by the one found. The README's table of claims is renewed from the plateau
-paper's.
+paper's. Beside a line, the run's table is kept (`results/tables/`), where the study says how to read one: `--again`
+reads the numbers off the tables once more, as they are defined now, and needs no runs.
 """
 
 from __future__ import annotations
@@ -15,11 +16,33 @@ import pandas as pd
 from mechplateau.cli.studies import markdown_table
 from mechplateau.studies import study_named
 from mechplateau.studies.claims import check_all
-from mechplateau.studies.results import KEY, found_in, merged, read_results, summaries_of, write_results
+from mechplateau.studies.recorded import packed, recorded_table, table_name, write_recorded
+from mechplateau.studies.results import (
+    KEY,
+    found_in,
+    merged,
+    read_again,
+    read_results,
+    summaries_of,
+    write_results,
+)
+from mechplateau.studies.study import Study
+from mechplateau.studies.training import finished_runs
 
 README = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- claims -->\n", "<!-- /claims -->"
 STUDIES = Path(__file__).parents[1] / "mechplateau" / "studies"
+
+
+def keep_tables(study: Study, lines: pd.DataFrame, runs_dir: Path, results: Path) -> None:
+    """Put the tables of these lines' runs on record."""
+    if study.reading is None:
+        return
+    for line in lines.to_dict("records"):
+        recipe, seed, scale = line["recipe"], line["seed"], line["scale"]
+        (run,) = finished_runs(study.recipes, recipe, [seed], scale, runs_dir).values()
+        table = recorded_table(study.reading, run.metrics, run.config)
+        write_recorded(results, table_name(recipe, seed, scale), packed(table, line["config_hash"]))
 
 
 def main() -> None:
@@ -27,15 +50,17 @@ def main() -> None:
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
     parser.add_argument("--study", default="plateau")
     parser.add_argument("--scale", default="paper")
+    parser.add_argument("--again", action="store_true", help="no new runs: read the tables on record again")
     arguments = parser.parse_args()
-    if not arguments.runs_dir.is_dir():
+    if not arguments.again and not arguments.runs_dir.is_dir():
         parser.error(f"--runs-dir {arguments.runs_dir}: no such folder")
     study = study_named(arguments.study)
     path = STUDIES / study.name / "results" / "runs.csv"
     path.parent.mkdir(exist_ok=True)
     old = read_results(path) if path.is_file() else pd.DataFrame(columns=list(KEY))
-    new = found_in(study, arguments.runs_dir, arguments.scale)
-    both = merged(study.recipes, old, new)
+    new = old.iloc[:0] if arguments.again else found_in(study, arguments.runs_dir, arguments.scale)
+    keep_tables(study, new, arguments.runs_dir, path.parent)
+    both = read_again(study, merged(study.recipes, old, new), path.parent)
     write_results(both, path)
     if study.name == "plateau":
         text = README.read_text(encoding="utf-8")

@@ -281,6 +281,11 @@ def _print_claims(outcomes: Sequence[Outcome], scale: str) -> None:
     console.print(", ".join(f"{count} {name}" for name, count in counts.items() if count), highlight=False)
 
 
+OLD_DEFINITION = (
+    "Old definition: these runs have no table on record; their numbers are as they were defined then."
+)
+
+
 def markdown_table(outcomes: Sequence[Outcome], scale: str) -> str:
     """The claims that have run as a Markdown table, and the figures of those that have not."""
     lines = [
@@ -296,10 +301,12 @@ def markdown_table(outcomes: Sequence[Outcome], scale: str) -> str:
             claim.text,
             claim.paper,
             _range(outcome, scale),
-            _found(outcome, scale),
+            _found(outcome, scale) + ("†" if outcome.old else ""),
             outcome.verdict,
         )
         lines.append("| " + " | ".join(cells) + " |")
+    if any(outcome.old for outcome in outcomes):
+        lines += ["", f"† {OLD_DEFINITION}"]
     missing: dict[str, set[str]] = {}
     for outcome in outcomes:
         if outcome.verdict == "not yet run":

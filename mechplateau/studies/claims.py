@@ -92,6 +92,7 @@ class Outcome:
         runs: number of runs looked at.
         verdict: of the median.
         unsolved: how many of the runs ended before they had solved their task, maybe in the middle of their drop.
+        old: how many of the runs are on record without their tables, with the numbers of an old definition.
     """
 
     claim: Claim
@@ -99,6 +100,7 @@ class Outcome:
     runs: int
     verdict: Verdict
     unsolved: int = 0
+    old: int = 0
 
     @property
     def value(self) -> float | None:
@@ -113,15 +115,16 @@ def check(claim: Claim, summaries: Summaries, scale: str = PAPER) -> Outcome:
     if not runs or (claim.over and not base):
         return Outcome(claim, (), len(runs), "not yet run")
     unsolved = sum(map(_never_solved, runs))
+    old = sum(run.get("old_definition") is not None for run in runs)
     values = [value for run in runs if (value := run.get(claim.number)) is not None]
     if claim.over:
         values = [ratio for run in runs if (ratio := _ratio(claim.number, run, base)) is not None]
     if not values:
-        return Outcome(claim, (), len(runs), "undefined", unsolved)
+        return Outcome(claim, (), len(runs), "undefined", unsolved, old)
     low, high = claim.range(scale)
     middle = statistics.median(values)
     inside = (low is None or middle >= low) and (high is None or middle <= high)
-    return Outcome(claim, tuple(values), len(runs), "holds" if inside else "fails", unsolved)
+    return Outcome(claim, tuple(values), len(runs), "holds" if inside else "fails", unsolved, old)
 
 
 def check_all(

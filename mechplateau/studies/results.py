@@ -1,8 +1,10 @@
 """Results on record: one line for each seed of a recipe, with where it comes from and its numbers.
 
 `results/runs.csv` in a study's folder holds the paper-size runs that its table of claims is made of. Columns: recipe,
-seed, scale; config_hash and versions; machine; then the study's numbers, empty where undefined, and where the run was
-recorded before the number was defined as it is.
+seed, scale; config_hash and versions; machine; definition; then the study's numbers, empty where undefined. The numbers
+of a run whose table is on record (`recorded`) are read off that table, again whenever a definition changes. A run
+without one keeps the numbers that it was recorded with: its `definition` is "old definition" until it is trained
+again.
 """
 
 from __future__ import annotations
@@ -15,16 +17,21 @@ from typing import IO, Any
 
 import pandas as pd
 
+from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 from mechplateau.files import write_text
 from mechplateau.runs import Run, list_runs, unreadable_runs
 from mechplateau.studies.numbers import Numbers, rounded
 from mechplateau.studies.recipes import Recipes
+from mechplateau.studies.recorded import read_recorded, recorded_table, table_name
 from mechplateau.studies.study import Study
 from mechplateau.studies.training import finished_runs
 
 KEY = ("recipe", "seed", "scale")
-_FROM = (*KEY, "config_hash", "mechplateau", "torch", "transformer-lens", "processor", "threads", "finished")
+_MADE_BY = ("config_hash", "mechplateau", "torch", "transformer-lens", "processor", "threads", "finished")
+_FROM = (*KEY, *_MADE_BY, "definition")
+OLD = "old definition"
+"""Said of a line whose table is not on record: its numbers are as they were defined when it was written."""
 _TEXT = tuple(name for name in _FROM if name not in ("seed", "threads"))
 
 
@@ -56,8 +63,13 @@ def line_of(study: Study, recipe: str, seed: int, scale: str, run: Run) -> dict[
         "processor": last.get("processor"),
         "threads": last.get("threads"),
         "finished": last.get("finished"),
+        "definition": OLD if study.reading is None else None,
     }
-    return origin | rounded(study.numbers(run, scale))
+    numbers = study.numbers(run, scale)
+    if study.reading is not None:
+        # What can be read again is read off what is kept.
+        numbers |= study.reading.numbers(recorded_table(study.reading, run.metrics, run.config), run.config)
+    return origin | rounded(numbers)
 
 
 def found_in(study: Study, runs_dir: Path, scale: str, seeds: Sequence[int] | None = None) -> pd.DataFrame:
@@ -74,6 +86,25 @@ def found_in(study: Study, runs_dir: Path, scale: str, seeds: Sequence[int] | No
     return pd.DataFrame(lines, columns=None if lines else list(KEY))
 
 
+def read_again(study: Study, table: pd.DataFrame, results: Path) -> pd.DataFrame:
+    """The lines of a table of results with the numbers of the tables on record, as they are defined now.
+
+    Raises:
+        UserError: a table on record is another configuration's than its line.
+    """
+    lines = []
+    for line in table.to_dict("records"):
+        recipe, seed, scale = str(line["recipe"]), int(line["seed"]), str(line["scale"])
+        found = read_recorded(results, table_name(recipe, seed, scale), str(line["config_hash"]))
+        if found is None or study.reading is None:
+            lines.append({**line, "definition": OLD})
+            continue
+        # Where a run starts from plays no part in how its table is read.
+        config = RunConfig.parse(study.recipes[recipe].data(seed, scale))
+        lines.append({**line, **rounded(study.reading.numbers(found, config)), "definition": None})
+    return pd.DataFrame(lines)
+
+
 def merged(recipes: Recipes, old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     """Both, the new line where both have one; in the order of the recipes."""
     if new.empty or old.empty:
@@ -83,7 +114,8 @@ def merged(recipes: Recipes, old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFra
     both = both.sort_values(
         list(KEY), key=lambda column: column.map(order) if column.name == "recipe" else column
     )
-    columns = [*_FROM, *(name for name in both.columns if name not in _FROM)]
+    columns = [name for name in _FROM if name in both.columns]
+    columns += [name for name in both.columns if name not in _FROM]
     return both[columns].reset_index(drop=True)
 
 
@@ -114,6 +146,8 @@ def summaries_of(table: pd.DataFrame, scale: str) -> dict[str, list[Numbers]]:
     summaries: dict[str, list[Numbers]] = {}
     for record in chosen.to_dict("records"):
         own = {name: _number(record[name]) for name in ("seed", *numbers)}
+        if record.get("definition") == OLD:
+            own["old_definition"] = 1.0
         summaries.setdefault(str(record["recipe"]), []).append(own)
     return summaries
 

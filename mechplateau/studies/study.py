@@ -16,6 +16,7 @@ from mechplateau.studies.claims import Claim
 from mechplateau.studies.figures import Elsewhere, Figure
 from mechplateau.studies.numbers import Numbers
 from mechplateau.studies.recipes import Recipe
+from mechplateau.studies.recorded import Reading
 
 
 class Study:
@@ -30,6 +31,8 @@ class Study:
         numbers: what is read off a finished run, for claims and the record. Takes the run and the scale.
         elsewhere: id → a figure of the paper that is not made here.
         results: the folder that holds `runs.csv`, the results on record; None: there are none.
+        reading: how those numbers that are a table's are read off it alone, so that tables are put on record; None:
+            they are not.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Study:
         numbers: Callable[[Run, str], Numbers],
         elsewhere: Mapping[str, Elsewhere] | None = None,
         results: Traversable | Path | None = None,
+        reading: Reading | None = None,
     ) -> None:
         """Takes the recipes, figures and claims in the order in which they are listed.
 
@@ -50,6 +54,7 @@ class Study:
             ValueError: two have the same name, or one names another that is not there.
         """
         self.name, self.title, self.numbers, self.results = name, title, numbers, results
+        self.reading = reading
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise ValueError(f"study {name!r}: expected a name of small letters, digits and '_'")
         self.recipes: Mapping[str, Recipe] = _by(f"{name}: recipe", recipes, lambda recipe: recipe.name)

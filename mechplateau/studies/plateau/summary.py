@@ -40,12 +40,15 @@ Undefined is None.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
+from mechplateau.config import RunConfig
 from mechplateau.models.records import is_layer_place
 from mechplateau.signs import COLLAPSE, Signs, ratio
 from mechplateau.studies.numbers import Numbers
-from mechplateau.tasks import Task
+from mechplateau.tasks import Task, sequence_task
 
 
 def summarize(metrics: pd.DataFrame, task: Task) -> Numbers:
@@ -94,6 +97,20 @@ def summarize(metrics: pd.DataFrame, task: Task) -> Numbers:
         "apm_plateau_gain": ratio(during, start),
         "apm_ahead": signs.ahead_of_loss.value,
     }
+
+
+def columns_read(config: RunConfig, names: Sequence[str]) -> list[str]:
+    """Of a table's columns, those that `summarize` looks at."""
+    task = sequence_task(config.task, "a summary")
+    early = task.partial_outputs or ()
+    single = {f"loss_out_{r}" for r in early}
+    if early:
+        single |= {f"accuracy_out_{r}" for r in range(task.n_outputs) if r not in early}
+    fixed = {task.plateau_column, "loss", "accuracy", "alpha_1", "count_check"}
+    fixed |= {f"{name}{of}" for name in ("repetition", "entropy") for of in ("", "_data")}
+    begin = ("apm_", "cos_L", COLLAPSE)
+    chosen = (name for name in names if name in fixed | single or name.startswith(begin))
+    return [name for name in chosen if name != "apm_zero_count"]
 
 
 def _at_places(signs: Signs) -> Numbers:

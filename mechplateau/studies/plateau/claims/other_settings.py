@@ -35,6 +35,7 @@ def _signs(figure: str, recipe: str, cos: float = 0.8) -> Iterable[Claim]:
         recipe=recipe,
         number="repetition_excess",
         low=0.2,
+        changed="was: ρ / the data's ≥ 2; a difference since, as in the report, with the report's bound",
     )
     text = f"{what}: attention progresses on the plateau, before the loss does"
     yield claim_of(

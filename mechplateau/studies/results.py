@@ -92,8 +92,9 @@ def read_again(study: Study, table: pd.DataFrame, results: Path) -> pd.DataFrame
     Raises:
         UserError: a table on record is another configuration's than its line.
     """
-    lines = []
-    for line in table.to_dict("records"):
+    lines: list[dict[str, Any]] = []
+    for record in table.to_dict("records"):
+        line = {str(name): value for name, value in record.items()}
         recipe, seed, scale = str(line["recipe"]), int(line["seed"]), str(line["scale"])
         found = read_recorded(results, table_name(recipe, seed, scale), str(line["config_hash"]))
         if found is None or study.reading is None:

@@ -1,0 +1,193 @@
+"""What is claimed of matrix completion, with the ranges in which it is true.
+
+The ranges for `tiny` and `small` were written down before the runs on record: from two trial runs each of another
+program (seeds 0 and 1), and where those say nothing, from what the sentence means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from mechplateau.studies.claims import Claim
+
+_PAPER = "arXiv 2410.22244"
+_claim = partial(Claim, study="matrix")
+_mc = partial(_claim, recipe="mc", seeds=5)
+
+
+def _losses() -> Iterable[Claim]:
+    yield _mc(id="1/plateau", figure="1", text="there is a copying plateau", number="plateau", low=1)
+    yield _mc(
+        id="1/level",
+        figure="1",
+        text="its masked loss is E x², that of giving 0",
+        number="level_share",
+        low=0.9,
+        high=1.1,
+        paper="L = p r / 9",
+        source=_PAPER,
+    )
+    yield _mc(
+        id="1/drop",
+        figure="1",
+        text="it ends in a drop",
+        number="drop",
+        low=7500,
+        high=30_000,
+        at={"tiny": (1000, 2700), "small": (2000, 5000)},
+        paper="near step 15,000",
+        source=_PAPER,
+    )
+    yield _mc(
+        id="1/end",
+        figure="1",
+        text="after the drop the masked loss is far below the plateau",
+        number="mask_end_share",
+        high=0.2,
+        at={"tiny": (None, 0.5), "small": (None, 0.75)},
+    )
+    yield _mc(
+        id="2/spread",
+        figure="2",
+        text="on the plateau masked cells get about 0",
+        number="spread_plateau",
+        high=0.05,
+        paper="masked cells are given the value of MASK",
+        source=_PAPER,
+    )
+
+
+def _attention_first() -> Iterable[Claim]:
+    yield _mc(
+        id="101/apm_gain",
+        figure="101",
+        text="before the onset, masked queries of layer 0 look more at Ω than at the start",
+        number="apm_gain",
+        low=0.02,
+    )
+    yield _mc(
+        id="101/loss_before",
+        figure="101",
+        text="while the masked loss has hardly moved",
+        number="loss_before_share",
+        low=0.96,
+    )
+
+
+def _collapse() -> Iterable[Claim]:
+    yield _mc(
+        id="102/peak",
+        figure="102",
+        text="hidden states of masked cells collapse on the plateau",
+        number="cos_peak",
+        low=0.95,
+    )
+    yield _mc(
+        id="102/before",
+        figure="102",
+        text="they hardly spread before the onset",
+        number="cos_fall_before",
+        high=0.12,
+    )
+    yield _mc(
+        id="102/after",
+        figure="102",
+        text="and they spread after it",
+        number="cos_fall_after",
+        low=0.1,
+        at={"small": (0.01, None)},
+    )
+    yield _mc(
+        id="102/excess",
+        figure="102",
+        text="the collapse is more than that of observed cells which hold the same token",
+        number="cos_excess",
+        low=0.02,
+    )
+
+
+def _partner() -> Iterable[Claim]:
+    yield _mc(
+        id="103/observed",
+        figure="103",
+        text="where one partner cell is observed, the error is small",
+        number="partner_error_observed",
+        high=0.45,
+        at={"tiny": (None, 0.6)},
+    )
+    yield _mc(
+        id="103/other",
+        figure="103",
+        text="elsewhere it is that of knowing nothing (small); tiny has several partners, so it is less",
+        number="partner_error_other",
+        high=0.9,
+        at={"small": (0.9, 1.1)},
+    )
+    yield _mc(
+        id="103/row",
+        figure="103",
+        text="the partner lies in the query's row (small); in tiny more often than one of three other cells in fifteen",
+        number="partner_row",
+        low=0.25,
+        at={"small": (0.9, None)},
+    )
+    yield _mc(
+        id="103/second",
+        figure="103",
+        text="a second plateau is left (small), about as high as the share of cells without that partner; none in tiny",
+        number="second_share",
+        high=0.4,
+        at={"small": (0.45, 0.65)},
+    )
+
+
+def _initial_scale() -> Iterable[Claim]:
+    yield _claim(
+        id="104/half",
+        figure="104",
+        text="with half of the initial scale the plateau does not end in this run",
+        recipe="init-half",
+        number="dropped",
+        high=0,
+    )
+    yield _claim(
+        id="104/four-thirds",
+        figure="104",
+        text="with a larger initial scale it ends earlier",
+        recipe="init-four-thirds",
+        number="onset_or_end",
+        over="mc",
+        high=0.97,
+    )
+
+
+def _attention_scale() -> Iterable[Claim]:
+    yield _claim(
+        id="105/scale-3",
+        figure="105",
+        text="attention × 3 on Ω shortens the plateau",
+        recipe="scale-3",
+        number="onset_or_end",
+        over="mc",
+        high=0.8,
+    )
+    yield _claim(
+        id="105/scale-half",
+        figure="105",
+        text="attention × 0.5 on Ω lengthens it",
+        recipe="scale-half",
+        number="onset_or_end",
+        over="mc",
+        low=1.2,
+    )
+
+
+CLAIMS = (
+    *_losses(),
+    *_attention_first(),
+    *_collapse(),
+    *_partner(),
+    *_initial_scale(),
+    *_attention_scale(),
+)

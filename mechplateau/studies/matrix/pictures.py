@@ -1,0 +1,190 @@
+"""Figures of matrix completion that are not lines over steps: nuclear norm, attention maps, other matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import torch
+
+from mechplateau.circuits.completion import completion_losses
+from mechplateau.circuits.patching import activations
+from mechplateau.metrics.completion import squared_errors
+from mechplateau.metrics.nuclear_norm import complete, nuclear_norm
+from mechplateau.studies.figures import Material
+from mechplateau.studies.recipes import PAPER
+from mechplateau.tasks.matrix_completion import MatrixCompletion
+
+if TYPE_CHECKING:
+    from mechplateau.runs import Run
+    from mechplateau.views.figure import PaperFigure
+
+_SEED = 22
+_MASKED = tuple(round(0.1 + 0.05 * index, 2) for index in range(11))
+_MATRICES = 512
+
+
+def nuclear_norm_table(material: Material) -> pd.DataFrame:
+    """One line a share of masked cells: p_mask, error and nuclear norm of the encoder, of nuclear norm, and of X.
+
+    Errors are of all cells, of 512 matrices, and of the first seed's last checkpoint.
+    """
+    run = _first(material)
+    task, model = _task(run), run.model(run.steps[-1])
+    lines = []
+    for p_mask in _MASKED:
+        batch = task.with_(p_mask=p_mask).batch(_MATRICES, seed=_SEED)
+        shape = (-1, task.m, task.n)
+        with torch.no_grad():
+            ours = model(batch.inputs)
+        targets, observed = batch.targets.view(shape), batch.observed.view(shape)
+        theirs, _ = complete(targets, observed)
+        norms = {
+            name: float(nuclear_norm(values.double()).mean())
+            for name, values in (("encoder", ours.view(shape)), ("nuclear", theirs), ("truth", targets))
+        }
+        lines.append(
+            {
+                "p_mask": p_mask,
+                "encoder": float(squared_errors(ours, batch.targets, batch.observed)[0]),
+                "nuclear": float((theirs - targets).square().mean()),
+                **{f"norm_{name}": value for name, value in norms.items()},
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def against_nuclear_norm(material: Material) -> PaperFigure:
+    """Error and nuclear norm over the share of masked cells."""
+    table = nuclear_norm_table(material)
+    sheet, (left, right) = _sheet(material, "3", "The encoder against nuclear norm", 2)
+    for name, label in (("encoder", "encoder"), ("nuclear", "nuclear norm")):
+        left.plot(table["p_mask"], table[name], marker=".", label=label)
+        right.plot(table["p_mask"], table[f"norm_{name}"], marker=".", label=label)
+    right.plot(table["p_mask"], table["norm_truth"], color="#8a8f98", linestyle=":", label="truth")
+    left.set_yscale("log")
+    left.set_ylabel("squared error, all cells")
+    right.set_ylabel("mean nuclear norm")
+    for ax in (left, right):
+        ax.set_xlabel("share of masked cells")
+        ax.legend()
+    return sheet
+
+
+def attention_maps(material: Material) -> PaperFigure:
+    """Each head's pattern at the last checkpoint, mean over 256 matrices; cells are grouped by row."""
+    import matplotlib
+
+    from mechplateau.views.figure import PaperFigure, style
+
+    run = _first(material)
+    task, model = _task(run), run.model(run.steps[-1])
+    batch = task.batch(256, seed=_SEED)
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+    kept = activations(model, batch.inputs, names)
+    n_heads = model.cfg.n_heads
+    with matplotlib.rc_context(style()):
+        sheet = PaperFigure(1.5 * n_heads, 1.6 * len(names) + 0.4)
+        axes = sheet.subplots(len(names), n_heads, squeeze=False)
+        for layer, name in enumerate(names):
+            for head in range(n_heads):
+                ax = axes[layer][head]
+                image = ax.imshow(kept[name][:, head].mean(0), cmap="viridis", vmin=0)
+                ax.set_title(f"L{layer}H{head}", fontsize=7)
+                # A line after each row of the matrix.
+                for row in range(1, task.m):
+                    ax.axhline(row * task.n - 0.5, color="white", linewidth=0.4)
+                    ax.axvline(row * task.n - 0.5, color="white", linewidth=0.4)
+                ax.set_xticks([])
+                ax.set_yticks([])
+                sheet.colorbar(image, ax=ax, shrink=0.7)
+        sheet.suptitle(
+            _title(material, "4", "Attention maps after the drop: query cells down, key cells across"),
+            fontsize=9,
+            x=0.01,
+            ha="left",
+        )
+    return sheet
+
+
+def other_matrices_table(material: Material) -> pd.DataFrame:
+    """One line a kind of matrix: what, loss, loss_obs, loss_mask (each over that kind's E x²), and nuclear norm's loss.
+
+    Of 1,024 matrices each. Fewer rows or columns are read row after row, at the first positions.
+    """
+    run = _first(material)
+    task, model = _task(run), run.model(run.steps[-1])
+    lines = []
+    for what, other in _others(task):
+        batch = other.batch(1024, seed=_SEED)
+        unit = float(batch.targets.square().mean())
+        with torch.no_grad():
+            losses = completion_losses(batch)(model(batch.inputs))
+        shape = (-1, other.m, other.n)
+        completed, _ = complete(batch.targets[:256].view(shape), batch.observed[:256].view(shape))
+        theirs = float((completed - batch.targets[:256].view(shape)).square().mean())
+        lines.append(
+            {"what": what, **{name: value / unit for name, value in losses.items()}, "nuclear": theirs / unit}
+        )
+    return pd.DataFrame(lines)
+
+
+def other_matrices(material: Material) -> PaperFigure:
+    """Loss on other ranks, sizes and factors."""
+    table = other_matrices_table(material)
+    sheet, (ax,) = _sheet(material, "19", "Matrices that were not trained on", 1)
+    places = range(len(table))
+    ax.barh([place - 0.2 for place in places], table["loss"], height=0.35, label="encoder")
+    ax.barh([place + 0.2 for place in places], table["nuclear"], height=0.35, label="nuclear norm")
+    ax.set_yticks(list(places), table["what"])
+    ax.invert_yaxis()
+    ax.set_xscale("log")
+    ax.set_xlabel("squared error, all cells / E x²")
+    ax.legend()
+    return sheet
+
+
+def _others(task: MatrixCompletion) -> Iterable[tuple[str, MatrixCompletion]]:
+    yield "as trained", task
+    # Values must have tokens: a higher rank and wide factors are scaled into the range.
+    bounded = {"factors": "gaussian", "value_max": task.value_max}
+    for rank in range(1, min(task.m, task.n, 4) + 1):
+        if rank != task.rank and rank <= task.value_max:
+            yield f"rank {rank}", task.with_(rank=rank)
+    for size in range(2, task.m):
+        if task.rank <= size:
+            yield f"{size} rows", task.with_(m=size)
+    for size in range(2, task.n):
+        if task.rank <= size:
+            yield f"{size} columns", task.with_(n=size)
+    if task.value_max >= 10:
+        yield "gaussian factors, 0.5", task.with_(**bounded, scale=0.5)
+        yield "laplace factors, 0.25", task.with_(factors="laplace", scale=0.25)
+
+
+def _first(material: Material) -> Run:
+    return material.runs["mc"][0]
+
+
+def _task(run: Run) -> MatrixCompletion:
+    task = run.config.task
+    assert isinstance(task, MatrixCompletion)
+    return task
+
+
+def _title(material: Material, id: str, title: str) -> str:
+    note = "" if material.scale == PAPER else f"  ({material.scale} scale)"
+    return f"Figure {id}. {title}{note}"
+
+
+def _sheet(material: Material, id: str, title: str, columns: int) -> tuple[PaperFigure, list[Any]]:
+    import matplotlib
+
+    from mechplateau.views.figure import PaperFigure, style
+
+    with matplotlib.rc_context(style()):
+        sheet = PaperFigure(3.0 * max(columns, 1.4), 2.4)
+        axes = list(sheet.subplots(1, columns, squeeze=False).flat)
+        sheet.suptitle(_title(material, id, title), fontsize=9, x=0.01, ha="left")
+    return sheet, axes

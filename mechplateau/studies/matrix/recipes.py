@@ -1,0 +1,83 @@
+"""What the study of matrix completion trains, at the paper's size and at the task's presets `tiny` and `small`.
+
+`mc` keeps many checkpoints, for the figures that look inside; the others keep their first and their last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from mechplateau.schema import laid_over
+from mechplateau.studies.recipes import Recipe, Settings, Source
+
+TASK = "matrix_completion"
+COMPONENTS = ("tokens", "positions", "embedding_ln", "attention", "mlp", "readout")
+CPU_SCALES = ("tiny", "small")
+_ENDS: Settings = {"checkpoints": {"every": 10**6}}
+
+
+def _recipe(
+    name: str,
+    what: str,
+    settings: Settings | None = None,
+    on_a_cpu: Settings | None = None,
+    start: Source | None = None,
+) -> Recipe:
+    smaller = {scale: laid_over(_ENDS, on_a_cpu or {}) for scale in CPU_SCALES}
+    return Recipe(name, TASK, what, laid_over(_ENDS, settings or {}), smaller, start)
+
+
+def _scaled(c: float) -> Mapping[str, Any]:
+    return {"interventions": [{"kind": "attention_scale", "c": c}]}
+
+
+def _all_recipes() -> Iterable[Recipe]:
+    yield Recipe("mc", TASK, "matrix completion", {"checkpoints": {"every": 1000}})
+
+    # Initial scale (figure 104): the paper's standard deviation is 0.02, the presets' 0.15.
+    for name, factor in (("half", 0.5), ("two-thirds", 2 / 3), ("four-thirds", 4 / 3)):
+        yield _recipe(
+            f"init-{name}",
+            f"initial weights × {factor:.2g}",
+            {"model": {"init_std": round(0.02 * factor, 4)}},
+            {"model": {"init_std": round(0.15 * factor, 4)}},
+        )
+
+    # Attention scaled on Ω (figure 105).
+    yield _recipe("scale-3", "attention × 3 on Ω", _scaled(3.0), _scaled(3.0))
+    yield _recipe("scale-half", "attention × 0.5 on Ω", _scaled(0.5), _scaled(0.5))
+
+    # One component trained alone, all others as they were at the end (figure 8).
+    for part in COMPONENTS:
+        others = [other for other in COMPONENTS if other != part]
+        start = Source("mc", {"kind": "optimal_init", "parts": others})
+        yield _recipe(f"only-{part}", f"{part.replace('_', ' ')} alone", start=start)
+
+    # Width and depth (figures 13 and 14). On a CPU, half and double.
+    for width in (64, 128, 256, 384):
+        yield _recipe(
+            f"width-{width}",
+            f"width {width}",
+            {"model": {"d_model": width}},
+            {"model": {"d_model": {64: 16, 128: 32, 256: 48, 384: 96}[width]}},
+        )
+    for depth in (2, 6):
+        yield _recipe(
+            f"layers-{depth}",
+            {2: "fewer layers", 6: "more layers"}[depth],
+            {"model": {"n_layers": depth}},
+            {"model": {"n_layers": {2: 1, 6: 3}[depth]}},
+        )
+
+    # Other ways to enter (ours): a norm before, a learned MASK, values instead of tokens, the loss on masked cells.
+    yield _recipe("pre-ln", "norms before", {"model": {"norm": "pre"}}, {"model": {"norm": "pre"}})
+    learned: Settings = {"model": {"mask_embedding": "learned"}}
+    yield _recipe("learned-mask", "learned MASK", learned, learned)
+    values: Settings = {"model": {"inputs": "continuous"}}
+    yield _recipe("continuous", "values as they are", values, values)
+    masked: Settings = {"task": {"loss_on": "masked"}}
+    yield _recipe("masked-loss", "loss on masked cells only", masked, masked)
+
+
+RECIPES = tuple(_all_recipes())

@@ -1,0 +1,21 @@
+"""Matrix completion as a study."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from mechplateau.studies.matrix.claims import CLAIMS
+from mechplateau.studies.matrix.figures import FIGURES
+from mechplateau.studies.matrix.numbers import numbers
+from mechplateau.studies.matrix.recipes import RECIPES
+from mechplateau.studies.study import Study
+
+STUDY = Study(
+    name="matrix",
+    title="Matrix completion: abrupt learning in an encoder (arXiv 2410.22244)",
+    recipes=RECIPES,
+    figures=FIGURES,
+    claims=CLAIMS,
+    numbers=numbers,
+    results=resources.files("mechplateau.studies.matrix") / "results",
+)

@@ -7,13 +7,13 @@
 | permuted | loss with the position table in another order, E x² = 1 |
 | probe_masked_L{l}, probe_observed_L{l} | error of a linear probe of the cell's value after layer l, E x² = 1 |
 | probe_row_L{l}, probe_svd_L{l} | mean abs cosine of a probe of the row, and of the first left singular vector |
-| partner_observed, partner_other | masked error where a partner cell is observed, and elsewhere, E x² = 1, of the head |
-| | for which these differ most; rank 1 only |
+| partner_observed, partner_other | masked error where a partner cell is observed, and elsewhere, E x² = 1, of the |
+| | head for which these differ most; rank 1 only |
 | symmetry, size_correlation, sign_auc | geometry of the embeddings of numbers, see `circuits.number_embeddings` |
 | position_row, position_col, position_other | mean cosine of centered position embeddings |
 
-Errors are of matrices with a seed of their own, the same at all checkpoints. What is done is kept beside the checkpoints
-and not done again. Cost: about a second a checkpoint on a CPU at the presets' sizes.
+Errors are of matrices with a seed of their own, the same at all checkpoints. What is done is kept beside the
+checkpoints and not done again. Cost: about a second a checkpoint on a CPU at the presets' sizes.
 """
 
 from __future__ import annotations

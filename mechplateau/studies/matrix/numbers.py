@@ -10,7 +10,7 @@ is meant where none is named. Undefined is None.
 | plateau | 1 where there is a copying plateau, else 0 |
 | copying, onset, drop, half | steps, see `signs.copying` |
 | dropped | 1 where the run left the plateau (there is an onset), else 0 |
-| onset_or_end | onset; the last step where there is none (a lower bound): compares runs that drop with ones that do not |
+| onset_or_end | onset; the last step where there is none (a lower bound): compares runs that drop with others |
 | level_share | P / E |
 | second_share | the second plateau's masked loss / P; None where there is none |
 | mask_end_share | masked loss around the last step / P |

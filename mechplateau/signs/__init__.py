@@ -18,6 +18,7 @@ column that it read and the rows that it looked at. Only tables are read: no mod
 | `repetition`, `repetition_excess` | largest ρ; minus the mean ρ of the data | on the way |
 | `entropy`, `entropy_share` | smallest entropy of generated outputs; over the mean of the data's | on the way |
 | `ahead_of_loss` | share of its rise that attention progress has made | last up to the plateau's end |
+| `completion_phases` | matrix completion: copying plateau, onset, drop, half, second plateau: see `copying` | all |
 | `progress_…` | attention progress at the start, half-way, on the plateau, at the drop, at the end | one row |
 
 Rows: "on the way" is before `learned_at`, without step 0; "on the plateau" is from the onset to the drop, without the
@@ -34,6 +35,7 @@ from mechplateau.signs.columns import (
     progress_column,
     progress_columns,
 )
+from mechplateau.signs.copying import Phases, completion_phases
 from mechplateau.signs.finder import NO_PLATEAU, Plateau, find_plateau
 from mechplateau.signs.partial import PartialSolution, partial_solution
 from mechplateau.signs.reading import Signs, falls_to, plateau, ratio
@@ -58,6 +60,7 @@ __all__ = [
     "NO_PLATEAU",
     "SOLVED",
     "PartialSolution",
+    "Phases",
     "Plateau",
     "PlateauEnds",
     "Rows",
@@ -67,6 +70,7 @@ __all__ = [
     "collapse_column",
     "collapse_columns",
     "column",
+    "completion_phases",
     "falls_to",
     "find_plateau",
     "is_solved",

@@ -1,0 +1,92 @@
+"""The study of matrix completion: recipes, numbers read off a table, and claims that data can violate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mechplateau.config import RunConfig
+from mechplateau.models.kinds import kind_of
+from mechplateau.studies import study_named
+from mechplateau.studies.matrix.numbers import around, from_table
+
+STUDY = study_named("matrix")
+E = 0.4
+
+
+@pytest.mark.parametrize("scale", ["paper", "tiny", "small"])
+def test_every_recipe_is_a_configuration(scale):
+    names = set()
+    for recipe in STUDY.recipes.values():
+        config = RunConfig.parse(recipe.data(0, scale))
+        assert config.model.kind == "encoder"
+        names.add((config.run_name, str(recipe.start)))
+        if recipe.start is not None:
+            parts = kind_of(config.model).patterns
+            assert set(recipe.start.settings["parts"]) < set(parts)
+    assert len(names) == len(STUDY.recipes)
+
+
+def test_the_papers_size_is_the_default():
+    config = RunConfig.parse(STUDY.recipes["mc"].data(0, "paper"))
+    assert (config.task.m, config.task.n, config.task.rank, config.task.vocab_size) == (7, 7, 2, 2002)
+    assert (config.model.d_model, config.model.n_layers, config.model.n_heads) == (768, 4, 8)
+    assert (config.training.steps, config.training.batch_size, config.training.lr) == (50_000, 256, 1e-4)
+    assert (config.evaluation.every, config.evaluation.samples) == (50, 256)
+
+
+def table() -> pd.DataFrame:
+    """A plateau to step 1000, then a drop; attention rises from step 200 on, hidden states spread after the drop."""
+    steps = 50 * np.arange(41)
+    masked = np.where(steps < 1000, 0.4, np.maximum(0.4 - (steps - 950) * 0.001, 0.1))
+    return pd.DataFrame(
+        {
+            "step": steps,
+            "loss": 0.3 * masked,
+            "loss_obs": np.where(steps == 0, 0.5, 0.0),
+            "loss_mask": masked,
+            "spread": np.where(steps < 1000, 0.0, 0.8),
+            "apm_mask_L0": 0.25 + np.clip(steps - 200, 0, None) / 10_000,
+            "cos_mask_L1": np.where(steps < 600, 0.9, np.where(steps < 1100, 0.99, 0.6)),
+            "cos_same_L1": np.full(41, 0.95),
+        }
+    )
+
+
+def test_numbers_of_a_table():
+    found = from_table(table(), E, 2, 500)
+    assert found["onset"] == 1000
+    assert found["level_share"] == pytest.approx(1.0)
+    assert found["loss_before_share"] == pytest.approx(1.0)
+    assert found["apm_before"] == pytest.approx(0.25 + 300 / 10_000)  # around step 500
+    assert found["apm_gain"] == pytest.approx(0.03)
+    assert found["cos_peak"] == pytest.approx(0.99)
+    assert found["cos_peak_lead"] == 400
+    assert found["cos_onset"] == pytest.approx((4 * 0.99 + 0.6) / 5)
+    assert found["cos_end"] == pytest.approx(0.6)
+    assert found["cos_excess"] == pytest.approx(0.04)
+    assert found["mask_end_share"] == pytest.approx(0.25)
+    assert (found["dropped"], found["onset_or_end"]) == (1.0, 1000)
+
+
+def test_a_run_that_does_not_drop():
+    flat = table().assign(loss_mask=0.4)
+    found = from_table(flat, E, 2, 500)
+    assert (found["dropped"], found["onset"], found["onset_or_end"]) == (0.0, None, 2000)
+    assert found["apm_before"] is None
+    assert found["apm_gain"] is None
+    assert from_table(flat.assign(loss_obs=1.0), E, 2, 500)["plateau"] == 0.0
+
+
+def test_around_a_step():
+    assert around(table(), "loss_mask", 1050) == pytest.approx(np.mean([0.4, 0.35, 0.3, 0.25, 0.2]), abs=0.06)
+    assert around(table(), "loss_mask", -50) is None
+    assert around(table(), "not_there", 100) is None
+
+
+def test_claims_can_be_violated_at_every_scale():
+    for claim in STUDY.claims:
+        for scale in ("paper", "tiny", "small"):
+            low, high = claim.range(scale)
+            assert low is not None or high is not None

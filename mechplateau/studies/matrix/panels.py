@@ -34,15 +34,15 @@ def _layer(column: str) -> str:
 
 LOSS = Panel("Loss", "squared error", _these("loss"))
 CELLS = Panel(
-    "Observed and masked cells",
+    "By kind of cell",
     "squared error",
     _these("loss_mask", "loss_obs"),
     one=lambda table: "loss_mask",
     label=_named(loss_mask="masked", loss_obs="observed"),
 )
 MASKED = Panel("Loss of masked cells", "squared error", _these("loss_mask"))
-VALUE = Panel("Masked predictions", "mean |ŷ|", _these("mask_value"))
-SPREAD = Panel("Spread of masked predictions", "E ŷ² / E x²", _these("spread"))
+VALUE = Panel("Size", "mean |ŷ|, masked", _these("mask_value"))
+SPREAD = Panel("Spread", "E ŷ² / E x², masked", _these("spread"))
 ON_OMEGA = Panel(
     "Masked queries on Ω",
     "share of attention",
@@ -80,7 +80,7 @@ PROBE_ROW = Panel(
     "Probe of the row", "|cosine|", _layers("probe_row_L"), label=_layer, share=True, of_checkpoints=True
 )
 PROBE_SVD = Panel(
-    "Probe of the singular vector",
+    "Probe of the vector",
     "|cosine|",
     _layers("probe_svd_L"),
     label=_layer,

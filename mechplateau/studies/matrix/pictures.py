@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 import torch
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _SEED = 22
 _MASKED = tuple(round(0.1 + 0.05 * index, 2) for index in range(11))
 _MATRICES = 512
+_OURS, _THEIRS = "#20242b", "#c2410c"
 
 
 def nuclear_norm_table(material: Material) -> pd.DataFrame:
@@ -57,18 +59,25 @@ def nuclear_norm_table(material: Material) -> pd.DataFrame:
 
 def against_nuclear_norm(material: Material) -> PaperFigure:
     """Error and nuclear norm over the share of masked cells."""
+    import matplotlib
+
+    from mechplateau.views.figure import PaperFigure, style
+
     table = nuclear_norm_table(material)
-    sheet, (left, right) = _sheet(material, "3", "The encoder against nuclear norm", 2)
-    for name, label in (("encoder", "encoder"), ("nuclear", "nuclear norm")):
-        left.plot(table["p_mask"], table[name], marker=".", label=label)
-        right.plot(table["p_mask"], table[f"norm_{name}"], marker=".", label=label)
-    right.plot(table["p_mask"], table["norm_truth"], color="#8a8f98", linestyle=":", label="truth")
-    left.set_yscale("log")
-    left.set_ylabel("squared error, all cells")
-    right.set_ylabel("mean nuclear norm")
-    for ax in (left, right):
-        ax.set_xlabel("share of masked cells")
-        ax.legend()
+    with matplotlib.rc_context(style()):
+        sheet = PaperFigure(6.0, 2.4)
+        left, right = sheet.subplots(1, 2)
+        for name, label, color in (("encoder", "encoder", _OURS), ("nuclear", "nuclear norm", _THEIRS)):
+            left.plot(table["p_mask"], table[name], marker=".", color=color, label=label)
+            right.plot(table["p_mask"], table[f"norm_{name}"], marker=".", color=color, label=label)
+        right.plot(table["p_mask"], table["norm_truth"], color="#8a8f98", linestyle=":", label="truth")
+        left.set_yscale("log")
+        left.set_ylabel("squared error, all cells")
+        right.set_ylabel("mean nuclear norm")
+        for ax in (left, right):
+            ax.set_xlabel("share of masked cells")
+            ax.legend()
+        _entitle(sheet, material, "3", "The encoder against nuclear norm")
     return sheet
 
 
@@ -99,12 +108,8 @@ def attention_maps(material: Material) -> PaperFigure:
                 ax.set_xticks([])
                 ax.set_yticks([])
                 sheet.colorbar(image, ax=ax, shrink=0.7)
-        sheet.suptitle(
-            _title(material, "4", "Attention maps after the drop: query cells down, key cells across"),
-            fontsize=9,
-            x=0.01,
-            ha="left",
-        )
+        title = "Attention maps after the drop: query cells down, key cells across"
+        _entitle(sheet, material, "4", title)
     return sheet
 
 
@@ -132,23 +137,28 @@ def other_matrices_table(material: Material) -> pd.DataFrame:
 
 def other_matrices(material: Material) -> PaperFigure:
     """Loss on other ranks, sizes and factors."""
+    import matplotlib
+
+    from mechplateau.views.figure import PaperFigure, style
+
     table = other_matrices_table(material)
-    sheet, (ax,) = _sheet(material, "19", "Matrices that were not trained on", 1)
-    places = range(len(table))
-    ax.barh([place - 0.2 for place in places], table["loss"], height=0.35, label="encoder")
-    ax.barh([place + 0.2 for place in places], table["nuclear"], height=0.35, label="nuclear norm")
-    ax.set_yticks(list(places), table["what"])
-    ax.invert_yaxis()
-    ax.set_xscale("log")
-    ax.set_xlabel("squared error, all cells / E x²")
-    ax.legend()
+    places = np.arange(len(table))
+    with matplotlib.rc_context(style()):
+        sheet = PaperFigure(4.5, 0.9 + 0.28 * len(table))
+        ax = sheet.subplots(1, 1)
+        ax.barh(places - 0.2, table["loss"], height=0.35, color=_OURS, label="encoder")
+        ax.barh(places + 0.2, table["nuclear"], height=0.35, color=_THEIRS, label="nuclear norm")
+        ax.set_yticks(places, table["what"])
+        ax.invert_yaxis()
+        ax.set_xlabel("squared error, all cells / E x²")
+        sheet.legend(loc="outside lower center", ncols=2)
+        _entitle(sheet, material, "19", "Matrices that were not trained on")
     return sheet
 
 
 def _others(task: MatrixCompletion) -> Iterable[tuple[str, MatrixCompletion]]:
     yield "as trained", task
-    # Values must have tokens: a higher rank and wide factors are scaled into the range.
-    bounded = {"factors": "gaussian", "value_max": task.value_max}
+    # Only what stays in the range of values that have a token.
     for rank in range(1, min(task.m, task.n, 4) + 1):
         if rank != task.rank and rank <= task.value_max:
             yield f"rank {rank}", task.with_(rank=rank)
@@ -159,7 +169,7 @@ def _others(task: MatrixCompletion) -> Iterable[tuple[str, MatrixCompletion]]:
         if task.rank <= size:
             yield f"{size} columns", task.with_(n=size)
     if task.value_max >= 10:
-        yield "gaussian factors, 0.5", task.with_(**bounded, scale=0.5)
+        yield "gaussian factors, 0.5", task.with_(factors="gaussian", scale=0.5)
         yield "laplace factors, 0.25", task.with_(factors="laplace", scale=0.25)
 
 
@@ -173,18 +183,6 @@ def _task(run: Run) -> MatrixCompletion:
     return task
 
 
-def _title(material: Material, id: str, title: str) -> str:
+def _entitle(sheet: PaperFigure, material: Material, id: str, title: str) -> None:
     note = "" if material.scale == PAPER else f"  ({material.scale} scale)"
-    return f"Figure {id}. {title}{note}"
-
-
-def _sheet(material: Material, id: str, title: str, columns: int) -> tuple[PaperFigure, list[Any]]:
-    import matplotlib
-
-    from mechplateau.views.figure import PaperFigure, style
-
-    with matplotlib.rc_context(style()):
-        sheet = PaperFigure(3.0 * max(columns, 1.4), 2.4)
-        axes = list(sheet.subplots(1, columns, squeeze=False).flat)
-        sheet.suptitle(_title(material, id, title), fontsize=9, x=0.01, ha="left")
-    return sheet, axes
+    sheet.suptitle(f"Figure {id}. {title}{note}", fontsize=9, x=0.01, ha="left")

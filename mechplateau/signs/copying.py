@@ -75,7 +75,7 @@ def completion_phases(table: pd.DataFrame, second_moment: float) -> Phases:
     on = (observed < _COPIES * second_moment) & (masked > _IGNORES * second_moment)
     if not on.any():
         why = "no plateau: at no evaluation are observed cells copied and masked ones unknown"
-        return Phases(*[None] * 7, why, read, all_rows(table) if len(table) else Rows("all", None, None))
+        return Phases(None, None, None, None, None, None, None, why, read, all_rows(table))
     level = float(np.median(masked[on]))
     found = {name: _first_of_two(steps, masked < share * level) for name, share in _SHARES.items()}
     second_level, second_from = _second(steps, masked, level, found["drop"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -163,6 +163,8 @@ class MatrixCompletion(LowRankMatrices, TaskBase):
     loss_on: Literal["all", "masked"] = "all"
     """Which cells count in the loss that is trained on."""
 
+    plateau_column: ClassVar[str] = "loss_mask"
+    """The loss that is on a plateau: observed cells are copied soon."""
     default_model: ClassVar[Mapping[str, Any]] = {"kind": "encoder"}
     default_training: ClassVar[Mapping[str, Any]] = {"steps": 50_000, "batch_size": 256, "lr": 1e-4}
     default_evaluation: ClassVar[Mapping[str, Any]] = {"every": 50, "samples": 256}
@@ -221,6 +223,17 @@ class MatrixCompletion(LowRankMatrices, TaskBase):
         observed = inputs != MASK
         m, n = self.size_of(inputs.shape[1])
         return neighbors(observed, m, n) & ~observed[:, :, None]
+
+    if TYPE_CHECKING:  # the base says only that it is a batch
+
+        def batch(
+            self,
+            n: int,
+            generator: torch.Generator | None = None,
+            device: str | torch.device = "cpu",
+            *,
+            seed: int | None = None,
+        ) -> Matrices: ...
 
     def _batch(self, n: int, generator: torch.Generator, device: torch.device) -> Matrices:
         m, columns = self.m, self.n

@@ -8,6 +8,7 @@ from pathlib import Path
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
 from mechplateau.runs import Run, load_run
+from mechplateau.runs.layout import Layout
 from mechplateau.studies.recipes import NotReady, Recipes, config_of, is_finished, waves
 from mechplateau.training.sweep import SweepResult, sweep
 
@@ -41,8 +42,7 @@ def ensure(
 
     def configs(wave: Sequence[tuple[str, int]]) -> list[RunConfig]:
         """Of each run once, though several recipes may be the same run at this scale."""
-        found = [config_of(recipes, name, seed, scale, runs_dir) for name, seed in wave]
-        return list({config.run_name: config for config in found}.values())
+        return _longest([config_of(recipes, name, seed, scale, runs_dir) for name, seed in wave], runs_dir)
 
     told = announce(len(configs(first)) + len(second))
     for wave in (first, second):
@@ -59,6 +59,31 @@ def ensure(
         name: [_opened(config_of(recipes, name, seed, scale, runs_dir), runs_dir) for seed in seeds]
         for name in names
     }
+
+
+def _longest(configs: Sequence[RunConfig], runs_dir: Path) -> list[RunConfig]:
+    """Each run once, stopped (`training.stop_at`) where its last recipe does, but not before where it is already."""
+    runs: dict[str, list[RunConfig]] = {}
+    for config in configs:
+        runs.setdefault(config.run_name, []).append(config)
+    found = []
+    for name, same in runs.items():
+        stops = [config.training.stop_at for config in same]
+        known = [stop for stop in stops if stop is not None]
+        if len(known) < len(stops):  # one of them goes to its end
+            found.append(same[stops.index(None)])
+        else:
+            found.append(same[0].with_(training={"stop_at": max(*known, _reached(runs_dir / name))}))
+    return found
+
+
+def _reached(path: Path) -> int:
+    """The last step of which a run folder holds anything; 0 where there is none, or none that can be read."""
+    layout = Layout(path)
+    try:
+        return max(load_run(path).reached, *layout.checkpoint_steps(), *layout.resume_steps(), 0)
+    except UserError:
+        return 0
 
 
 def finished_runs(

@@ -7,14 +7,16 @@ import pandas as pd
 import pytest
 
 from mechplateau.config import RunConfig
-from mechplateau.studies import study_named
+from mechplateau.studies import study_named, training
 from mechplateau.studies.claims import check
-from mechplateau.studies.recipes import PAPER
+from mechplateau.studies.recipes import PAPER, Recipe
 from mechplateau.studies.stages.recipes import LR_END
 from mechplateau.studies.stages.released import released_regression, released_value
 from mechplateau.studies.stages.summary import INDICES, language_numbers, regression_numbers
 from mechplateau.studies.training import finished_runs
 from mechplateau.training.loop import train
+
+from .conftest import in_process
 
 STUDY = study_named("stages")
 
@@ -132,3 +134,34 @@ def test_a_run_that_stopped_where_its_recipe_says_is_a_finished_one(tmp_path, mo
     assert finished_runs(recipes, "lr-true", [0], PAPER, tmp_path) == {}
     run = train(config, runs_dir=tmp_path)
     assert finished_runs(recipes, "lr-true", [0], PAPER, tmp_path)[0].path == run.path
+
+
+def test_recipes_that_stop_one_run_at_different_steps_share_the_longest(tmp_path, monkeypatch):
+    base = {
+        "task": {"name": "in_context_regression", "d": 2, "n_pairs": 2},
+        "model": {"d_model": 4, "n_heads": 1},
+        "checkpoints": {"every": 1},
+    }
+    stops = {"one": 2, "other": 4, "whole": None}
+    monkeypatch.setattr(
+        Recipe,
+        "data",
+        lambda self, seed, scale: {
+            **base,
+            "seed": seed,
+            "training": {"steps": 8, "batch_size": 4, "stop_at": stops[self.name]},
+        },
+    )
+    monkeypatch.setattr(training, "sweep", in_process)
+    recipes = {name: Recipe(name, "in_context_regression", name, {}) for name in stops}
+
+    def stopped_at(*names):
+        runs = training.ensure(recipes, names, [0], PAPER, runs_dir=tmp_path)
+        assert len({run.path for several in runs.values() for run in several}) == 1
+        return runs[names[0]][0].stopped_at
+
+    assert stopped_at("other", "one") == 4
+    assert stopped_at("one") == 4  # it has gone farther already
+    assert stopped_at("one", "whole") is None
+    assert stopped_at("one") is None
+    assert training.finished_runs(recipes, "one", [0], PAPER, tmp_path)[0].reached == 8

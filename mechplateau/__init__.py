@@ -17,24 +17,30 @@ from mechplateau._lazy import lazy_names
 if TYPE_CHECKING:
     from mechplateau.config import RunConfig as RunConfig
     from mechplateau.errors import UserError as UserError
+    from mechplateau.measurements import register_measurement as register_measurement
     from mechplateau.models import build_model as build_model
     from mechplateau.models import generate as generate
     from mechplateau.models import load_reference_checkpoint as load_reference_checkpoint
     from mechplateau.models import observe as observe
+    from mechplateau.models import register_model_kind as register_model_kind
     from mechplateau.runs import Run as Run
     from mechplateau.runs import list_runs as list_runs
     from mechplateau.runs import load_checkpoint as load_checkpoint
     from mechplateau.runs import load_run as load_run
+    from mechplateau.tasks import SequenceTask as SequenceTask
     from mechplateau.tasks import Target as Target
     from mechplateau.tasks import Task as Task
+    from mechplateau.tasks import TaskBase as TaskBase
     from mechplateau.tasks import register_task as register_task
     from mechplateau.training import train as train
 
 _HOMES = {
     "Run": "runs",
     "RunConfig": "config",
+    "SequenceTask": "tasks",
     "Target": "tasks",
     "Task": "tasks",
+    "TaskBase": "tasks",
     "UserError": "errors",
     "build_model": "models",
     "generate": "models",
@@ -43,6 +49,8 @@ _HOMES = {
     "load_reference_checkpoint": "models",
     "load_run": "runs",
     "observe": "models",
+    "register_measurement": "measurements",
+    "register_model_kind": "models",
     "register_task": "tasks",
     "save_report": "report",
     "train": "training",

@@ -42,6 +42,7 @@ def options(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "train": runs.train,
     "config": runs.config,
+    "columns": runs.columns,
     "show": runs.show,
     "report": runs.report,
     "list": runs.list_,

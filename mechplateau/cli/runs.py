@@ -90,6 +90,13 @@ def config(source: Source, set_: Set = None, preset: Preset = None, seed: Seed =
     print(_config(source, preset, set_, seed).yaml(), end="")
 
 
+def columns(source: Source, set_: Set = None, preset: Preset = None) -> None:
+    """Print what the columns of a run's table are, as a table in Markdown."""
+    from mechplateau.measurements import markdown
+
+    print(markdown(_config(source, preset, set_, None).columns), end="")
+
+
 def show(run: RunName, runs_dir: RunsDir = Path("runs")) -> None:
     """Print what came out of a run."""
     _print_run(_find(run, runs_dir))

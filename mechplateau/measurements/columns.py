@@ -1,6 +1,6 @@
 """A column of the metrics table: what is written down about it, once.
 
-The table's Parquet schema, `Run.columns`, `mechplateau columns` and the report's labels all come from here.
+The table's Parquet schema, `Run.columns`, `mechplateau columns` and the labels of a report all come from here.
 """
 
 from __future__ import annotations

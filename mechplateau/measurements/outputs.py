@@ -20,6 +20,7 @@ from mechplateau.objectives import Batch, tokens_of
 from mechplateau.tasks import SequenceTask, TaskBase
 
 _BROKEN = "an output is undefined: logits are not finite"
+_BROKEN_OR_ONE = f"{_BROKEN}; or there is only one output"
 
 
 @register_measurement
@@ -30,7 +31,7 @@ class Loss(Measurement):
 
     def columns(self) -> tuple[Column, ...]:
         objective = self.setting.task.objective
-        return (Column("loss", objective.unit, objective.meaning, "no entry counts"),)
+        return (Column("loss", objective.unit, objective.meaning, "it is not finite, or no entry counts"),)
 
     def measure(self, seen: Seen, batch: Batch) -> Mapping[str, Value]:
         return {"loss": self.setting.task.objective.loss(seen.outputs, batch)}
@@ -133,8 +134,13 @@ class Repetition(OfGenerated):
 
     def columns(self) -> tuple[Column, ...]:
         return (
-            Column("repetition", "share", "outputs equal to the one before (ρ), generated", _BROKEN),
-            Column("repetition_data", "share", "outputs equal to the one before (ρ), true", "one output"),
+            Column("repetition", "share", "outputs equal to the one before (ρ), generated", _BROKEN_OR_ONE),
+            Column(
+                "repetition_data",
+                "share",
+                "outputs equal to the one before (ρ), true",
+                "there is only one output",
+            ),
             Column("entropy", "nats", "entropy of a sequence's outputs, generated", _BROKEN),
             Column("entropy_data", "nats", "entropy of a sequence's outputs, true"),
         )
@@ -157,9 +163,11 @@ class FirstOutput(OfGenerated):
 
     def columns(self) -> tuple[Column, ...]:
         return (
-            Column("alpha_1", "share", "outputs equal to the first (α₁), generated", _BROKEN),
+            Column("alpha_1", "share", "outputs equal to the first (α₁), generated", _BROKEN_OR_ONE),
             *(
-                Column(f"alpha_1_{name}_{i}", "share", f"likewise within {name} {i}, generated", _BROKEN)
+                Column(
+                    f"alpha_1_{name}_{i}", "share", f"likewise within {name} {i}, generated", _BROKEN_OR_ONE
+                )
                 for name, parts in self.task.output_parts.items()
                 for i in range(parts)
             ),

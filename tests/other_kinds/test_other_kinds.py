@@ -87,6 +87,8 @@ def test_commands_and_report(run, folder, capfd, monkeypatch, tmp_path):
     assert run.name in called("list", "--runs-dir", swept)
     assert run.name in called("show", run.name, "--runs-dir", swept)
     assert "kind: toy" in called("config", run.task.name)
+    loss = run.task.objective
+    assert f"| loss | {loss.unit} | {loss.meaning} |" in called("columns", run.task.name)
     page = save_report(run, tmp_path / "report.html").read_text(encoding="utf-8")
     assert run.name in page
     assert "shown_loss" in page or run.task.name == "toy_windows"

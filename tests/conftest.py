@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
 # Before torch: two test processes on two cores would otherwise fight over them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,3 +27,40 @@ for _number in (signal.SIGTERM, signal.SIGHUP):
 def generator() -> torch.Generator:
     """A seeded CPU generator."""
     return torch.Generator().manual_seed(1234)
+
+
+class Heard:
+    """A `progress` that remembers: of all bars together, [what, done, total] after each piece, and the words."""
+
+    def __init__(self) -> None:
+        self.counts: list[tuple[str, int, int]] = []
+        self.words: list[str] = []
+        self.open = 0
+        self.then: Callable[[int], object] = lambda done: None
+        """Called after each piece."""
+
+    def __call__(self, *, total: int, desc: str) -> _HeardBar:
+        self.open += 1
+        return _HeardBar(self, total, desc)
+
+
+class _HeardBar:
+    def __init__(self, heard: Heard, total: int, desc: str):
+        self.heard, self.total, self.desc, self.done = heard, total, desc, 0
+
+    def update(self, n: int = 1) -> None:
+        self.done += n
+        self.heard.counts.append((self.desc, self.done, self.total))
+        self.heard.then(self.done)
+
+    def set_postfix_str(self, s: str = "") -> None:
+        self.heard.words.append(s)
+
+    def close(self) -> None:
+        self.heard.open -= 1
+
+
+@pytest.fixture
+def heard() -> Heard:
+    """A `progress` to hand to what is tested."""
+    return Heard()

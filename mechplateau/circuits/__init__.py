@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from mechplateau.circuits.patching import Patch, activations, run_patched
     from mechplateau.circuits.positions import ablate_positions
     from mechplateau.circuits.probing import probe
-    from mechplateau.circuits.progress import Progress
     from mechplateau.circuits.scoring import Scores, score
     from mechplateau.circuits.sweep import PatchResult, patch_sweep
     from mechplateau.circuits.token_sets import attention_sets, repeated_tokens
@@ -60,7 +59,6 @@ _HOMES = {
     "Patch": "patching",
     "PatchResult": "sweep",
     "PlateauLeft": "transfer",
-    "Progress": "progress",
     "Scores": "scoring",
     "TransferMatrix": "transfer",
     "ablate_attention": "ablation",
@@ -95,7 +93,6 @@ __all__ = [
     "Patch",
     "PatchResult",
     "PlateauLeft",
-    "Progress",
     "Scores",
     "TransferMatrix",
     "ablate_attention",

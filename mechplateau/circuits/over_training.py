@@ -6,6 +6,7 @@ Cost: the tool's, times the checkpoints, plus some milliseconds to load each. On
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,11 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from mechplateau.circuits.progress import Clock, Listener, listener_for
 from mechplateau.errors import UserError
 
 if TYPE_CHECKING:
     from mechplateau.runs import Run
+from mechplateau.training.progress import Progress, bars
 
 
 def over_run(
@@ -26,7 +27,7 @@ def over_run(
     *args: Any,
     steps: Sequence[int] | None = None,
     device: str = "cpu",
-    progress: Listener | str | None = "stderr",
+    progress: Progress | str | None = "stderr",
     **options: Any,
 ) -> pd.DataFrame:
     """Call `tool(model, *args, **options)` for each checkpoint and put the tables one under the other.
@@ -41,7 +42,7 @@ def over_run(
         args, options: what else it takes.
         steps: kept steps; None: all.
         device: where the models are put.
-        progress: called with progress and time left; "stderr": printed there where it takes seconds; None: no progress.
+        progress: makes a bar, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
 
     Returns:
         the tool's table, with `step` as the first column; of numbers: step, value.
@@ -60,12 +61,12 @@ def over_run(
     if not chosen:
         raise UserError(f"{run.path}: no checkpoint was kept")
     label = getattr(tool, "__name__", "analysis")
-    clock = Clock(len(chosen), listener_for(progress, label))
     tables = []
-    for step in chosen:
-        table = _table(tool(run.model(step, device=device), *args, **options), label)
-        tables.append(table.assign(step=step)[["step", *table.columns]])
-        clock.add(1)
+    with closing(bars(progress)(total=len(chosen), desc=label)) as bar:
+        for step in chosen:
+            table = _table(tool(run.model(step, device=device), *args, **options), label)
+            tables.append(table.assign(step=step)[["step", *table.columns]])
+            bar.update(1)
     return pd.concat(tables, ignore_index=True)
 
 

@@ -9,15 +9,16 @@ Cost: one forward a hook, head and position.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
 from mechplateau.circuits.patching import Patch, activations, run_patched
-from mechplateau.circuits.progress import Clock, Listener
 from mechplateau.circuits.scoring import example_measures
 from mechplateau.objectives import Batch, Objective
+from mechplateau.training.progress import Progress
 
 if TYPE_CHECKING:
     from transformer_lens import HookedRootModule
@@ -35,7 +36,7 @@ def plain_sweep(
     hooks: Sequence[str],
     heads_of: Callable[[str, Tensor], list[int | None]],
     positions: tuple[int, ...] | None,
-    listener: Listener | None,
+    progress: Progress,
 ) -> tuple[Mapping[Key, list[np.ndarray]], np.ndarray, np.ndarray]:
     """Measures of the patched recipient, of the recipient and of the donor.
 
@@ -48,7 +49,7 @@ def plain_sweep(
         hooks: names of hook points.
         heads_of: hook, activation → the heads that are patched one at a time, or [None].
         positions: patched one at a time; None: all at once.
-        listener: hears of the progress.
+        progress: makes a bar of patches.
 
     Returns:
         (hook, head, position) → one array `[3, batch]`; and such an array for each model without patches.
@@ -61,14 +62,15 @@ def plain_sweep(
     base, best = measured(recipient(batch.inputs)), measured(donor(donor_batch.inputs))
     heads = {hook: heads_of(hook, given[hook]) for hook in hooks}
     places: Sequence[int | None] = (None,) if positions is None else positions
-    clock = Clock(sum(len(heads[hook]) for hook in hooks) * len(places), listener)
+    total = sum(len(heads[hook]) for hook in hooks) * len(places)
     found: dict[Key, list[np.ndarray]] = {}
-    for hook in hooks:
-        for head in heads[hook]:
-            for position in places:
-                patch = Patch(hook, given[hook], None if position is None else (position,), head)
-                found[hook, head, position] = [measured(run_patched(recipient, batch.inputs, [patch]))]
-                clock.add(1)
+    with closing(progress(total=total, desc="patching")) as bar:
+        for hook in hooks:
+            for head in heads[hook]:
+                for position in places:
+                    patch = Patch(hook, given[hook], None if position is None else (position,), head)
+                    found[hook, head, position] = [measured(run_patched(recipient, batch.inputs, [patch]))]
+                    bar.update(1)
     return found, base, best
 
 

@@ -4,7 +4,7 @@ For "which component, moved from after the plateau to during it, removes the pla
 the plateau, donor = the solved one. Each entry of the result is one forward in which one activation, at one position
 (and head), is the donor's.
 
-Cost: a small part of a forward per hook and position (`patch_sweep` states progress and time left). What is saved, and
+Cost: a small part of a forward per hook and position (`patch_sweep` shows how far it is). What is saved, and
 exact up to rounding, for any causal HookedTransformer:
 
 1.  Layers before the hook are not run again, nor are positions before the patched one: keys and values of the
@@ -38,7 +38,6 @@ from mechplateau.circuits.editing import head_axis, require_hook
 from mechplateau.circuits.gradients import LINEARIZED, first_order_changes
 from mechplateau.circuits.patching import Patch, activations
 from mechplateau.circuits.plain_sweep import plain_sweep
-from mechplateau.circuits.progress import Clock, Listener, listener_for
 from mechplateau.circuits.scoring import (
     MEASURES,
     checked_rows,
@@ -50,6 +49,7 @@ from mechplateau.circuits.scoring import (
 from mechplateau.errors import UserError
 from mechplateau.objectives import Batch, Objective, TokenBatch, tokens_of
 from mechplateau.schema import whole_number
+from mechplateau.training.progress import Progress, bars
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -121,7 +121,7 @@ def patch_sweep(
     batch_size: int = 64,
     memory_limit: float = 5e8,
     identity: bool = False,
-    progress: Listener | str | None = "stderr",
+    progress: Progress | str | None = "stderr",
 ) -> PatchResult:
     """Patch the donor's activations into the recipient, one at a time.
 
@@ -142,7 +142,7 @@ def patch_sweep(
         memory_limit: bytes that one forward's activations may take, about.
         identity: allow a model to be patched with what it computes itself (which changes nothing: a check), or, in a
             loop over checkpoints that meets the donor's own, do not warn of it.
-        progress: called with progress and time left; "stderr": printed there where it takes seconds; None: no progress.
+        progress: makes a bar, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
 
     Raises:
         UserError: an unknown hook, one that never fires, tokens or rows that do not fit, activations of different
@@ -177,8 +177,7 @@ def patch_sweep(
     patched_at = _positions(positions, inputs.shape[1])
     if method not in METHODS:
         raise UserError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
-    listener = listener_for(progress, "patching")
-    clock: Clock | None = None
+    make_bar, bar = bars(progress), None
 
     totals: dict[Key, list[Each]] = {}
     estimates: dict[Key, list[Each]] = {}
@@ -199,14 +198,16 @@ def patch_sweep(
         batch = _Batch(Resumer(recipient, inputs[part], scored, memory_limit), right)
         base.append(batch.base.sum(axis=-1))
         cost = {name: batch.cost(name, patched_at) for name in names}
-        if clock is None:
+        if bar is None:
             whole = sum(cost[name] * len(heads[name]) for name in names) * len(inputs) // len(right)
-            clock = Clock(whole, listener)
+            bar = make_bar(total=whole, desc="patching")
         for name in names:
             for head in heads[name]:
                 for position, each in batch.patched(name, given[name], head, patched_at):
                     totals.setdefault((name, head, position), []).append(each)
-                clock.add(cost[name])
+                bar.update(cost[name])
+    if bar is not None:
+        bar.close()
     return _result(totals, estimates, _means(base, len(scored)), _means(best, len(scored)), len(scored))
 
 
@@ -220,7 +221,7 @@ class _Chosen:
     by_head: bool
     method: str
     identity: bool
-    progress: Listener | str | None
+    progress: Progress | str | None
 
 
 def _plain(
@@ -259,7 +260,7 @@ def _plain(
         names,
         lambda hook, activation: _heads(hook, activation, chosen.by_head),
         _positions(chosen.positions, batch.targets.shape[1]),
-        listener_for(chosen.progress, "patching"),
+        bars(chosen.progress),
     )
     return _result(totals, {}, base, best, 1)
 

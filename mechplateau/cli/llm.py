@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mechplateau.cli import bars
 from mechplateau.paths import local_path
 
 if TYPE_CHECKING:
@@ -23,8 +21,6 @@ HEAD_SEQUENCES = 4
 """Sequences on which heads are measured."""
 LONGEST_COPY = 512
 """Random tokens that are given twice in each, at most."""
-PLAIN_INTERVAL = 20.0
-"""Seconds between lines where the output is a file or a pipe."""
 
 
 def _folder(text: str | Path) -> Path:
@@ -118,18 +114,17 @@ def llm(
     if series == DEMO and not Path(series).is_dir():
         series = str(_train_demo(runs_dir / "demo-series"))
     folder = analysis_folder(runs_dir, series, config, texts)
-    with _counted("checkpoint") as count:
-        analysis = analyze_series(
-            series,
-            config,
-            prompts=texts,
-            steps=steps,
-            stage=stage,
-            tokenizer=tokenizer,
-            identity_only=identity_only,
-            folder=folder,
-            progress=count,
-        )
+    analysis = analyze_series(
+        series,
+        config,
+        prompts=texts,
+        steps=steps,
+        stage=stage,
+        tokenizer=tokenizer,
+        identity_only=identity_only,
+        folder=folder,
+        progress=bars.shown,
+    )
     section = _heads(series, analysis, stage, device, folder) if heads and not identity_only else None
     page = save_series(
         folder / "page.html",
@@ -167,17 +162,16 @@ def _heads(
     settings = (
         f"repeated_tokens, {HEAD_SEQUENCES} of at most 2 x {LONGEST_COPY}, seed 0: {', '.join(READY_MADE)}"
     )
-    with _counted("checkpoint") as count:
-        table = series_heads(
-            series,
-            analysis.table,
-            tool,
-            settings=settings,
-            stage=stage,
-            device=device,
-            folder=folder / "heads",
-            progress=count,
-        )
+    table = series_heads(
+        series,
+        analysis.table,
+        tool,
+        settings=settings,
+        stage=stage,
+        device=device,
+        folder=folder / "heads",
+        progress=bars.shown,
+    )
     write_table(folder / "heads.parquet", table)
     figure = plot_heads(table, analysis.table)
     figure.save(folder / "heads.pdf")
@@ -216,40 +210,7 @@ def _print_births(born: pd.DataFrame) -> None:
 def _train_demo(folder: Path) -> Path:
     from mechplateau.llm import DemoConfig, train_demo
 
-    config = DemoConfig()
-    with _counted("training step") as count:
-        return train_demo(
-            folder, config, progress=lambda step, loss: count(step, config.steps, f"loss {loss:.3f}")
-        )
-
-
-@contextmanager
-def _counted(what: str) -> Iterator[Callable[[int, int, str], None]]:
-    """A function to call with what is done, the total and a word about it: a bar, or lines now and then in a
-    file."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    if console.is_terminal:
-        with Progress(console=console, transient=True) as bar:
-            task = bar.add_task(what, total=None)
-
-            def draw(done: int, total: int, word: str) -> None:
-                bar.update(task, completed=done, total=total, description=escape(f"{what}: {word}"))
-
-            yield draw
-        return
-    last = float("-inf")
-
-    def write(done: int, total: int, word: str) -> None:
-        nonlocal last
-        if done == total or time.monotonic() - last > PLAIN_INTERVAL:
-            last = time.monotonic()
-            console.print(f"{what} {done}/{total}: {word}", markup=False, highlight=False)
-
-    yield write
+    return train_demo(folder, DemoConfig(), progress=bars.shown)
 
 
 def _print(analysis: SeriesAnalysis) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mechplateau.cli import bars
 from mechplateau.cli.options import PATH_OPTION, Device, Jobs
 from mechplateau.devices import TRAINABLE, device_named
 from mechplateau.errors import UserError
@@ -18,7 +19,6 @@ from mechplateau.errors import UserError
 if TYPE_CHECKING:
     from mechplateau.studies import Figure, Study
     from mechplateau.studies.claims import Outcome
-    from mechplateau.training.sweep import SweepResult
 
 DEFAULT_STUDY = "plateau"
 """The study that is meant where none is named."""
@@ -204,7 +204,7 @@ def _make(study: Study, figures: Sequence[Figure], asked: _Request) -> None:
             jobs=asked.jobs,
             threads=asked.threads,
             device=asked.device,
-            announce=_announce,
+            progress=bars.told,
         )
     for one in figures:
         made = make_figure(
@@ -217,8 +217,7 @@ def _make(study: Study, figures: Sequence[Figure], asked: _Request) -> None:
             jobs=asked.jobs,
             threads=asked.threads,
             device=asked.device,
-            announce=_announce,
-            on_checkpoint=_probed,
+            progress=bars.told,
         )
         outcomes += made.outcomes
         print(f"Figure {one.id}: {', '.join(str(path) for path in made.files)}")
@@ -240,26 +239,6 @@ def _print_reduced(study: Study, figures: Sequence[Figure], scale: str) -> None:
     print(f"Reduced at the {scale} scale (each run's own values are in the figure's JSON):")
     for setting, values in changes.items():
         print(f"  {setting}: {', '.join(value for value, _ in values.most_common())}")
-
-
-def _announce(number: int) -> Callable[[SweepResult], None]:
-    """A line for every run as it ends, on standard error."""
-    done = 0
-
-    def on_result(result: SweepResult) -> None:
-        nonlocal done
-        done += 1
-        if result.outcome != "skipped":
-            reason = f": {result.message}" if result.message else ""
-            line = f"[{done}/{number}] {result.config.run_name} {result.outcome}{reason}"
-            print(line, file=sys.stderr, flush=True)
-
-    return on_result
-
-
-def _probed(step: int) -> None:
-    """A line for every checkpoint measured, each of which may take a minute, on standard error."""
-    print(f"checkpoints: step {step} done", file=sys.stderr, flush=True)
 
 
 def _print_claims(outcomes: Sequence[Outcome], scale: str) -> None:

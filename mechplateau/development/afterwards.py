@@ -12,6 +12,7 @@ Cost, for the paper's regression model on one thread: 1, seconds a checkpoint; 2
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -21,6 +22,7 @@ from mechplateau.development.learning_coefficient import fresh_of, task_losses
 from mechplateau.development.ood import out_of_distribution
 from mechplateau.errors import UserError
 from mechplateau.tasks import InContextRegression
+from mechplateau.training.progress import Progress, bars
 
 if TYPE_CHECKING:
     from mechplateau.runs import Run
@@ -51,7 +53,7 @@ def afterwards(
     steps: Sequence[int] | None = None,
     batch_size: int = 1024,
     seed: int = 0,
-    progress: Callable[[int, str], None] | None = None,
+    progress: Progress | str | None = None,
 ) -> pd.DataFrame:
     """Make the second table of a run, or the part of it that is missing.
 
@@ -61,7 +63,7 @@ def afterwards(
         steps: kept steps; None: all.
         batch_size: examples that curvature is measured on.
         seed: of the data and the random vectors; the same at every checkpoint.
-        progress: called with the step and what is about to be measured; not for what is there.
+        progress: makes a bar, as tqdm does (`training.progress`), and is told what is measured now.
 
     Returns:
         one row a checkpoint: step, then what was measured (see `out_of_distribution`; hessian_1 to hessian_3,
@@ -79,19 +81,21 @@ def afterwards(
         "curvature": {"seed": seed, "batch_size": batch_size, "probes": PROBES},
     }
     rows = []
-    for step in run.steps if steps is None else [run.step_of(step) for step in steps]:
-        row: dict[str, Any] = {"step": step}
-        for kind in kinds:
-            notes = run.notes(f"stages-{kind}", settings[kind])
-            found = notes.read(step)
-            if found is None:
-                if progress is not None:
-                    progress(step, kind)
-                numbers = _MEASURES[kind](run, step, settings[kind])
-                notes.write(step, numbers)
-                found = dict(numbers), {}
-            row |= found[0]
-        rows.append(row)
+    chosen = run.steps if steps is None else [run.step_of(step) for step in steps]
+    with closing(bars(progress)(total=len(chosen) * len(kinds), desc="afterwards")) as bar:
+        for step in chosen:
+            row: dict[str, Any] = {"step": step}
+            for kind in kinds:
+                notes = run.notes(f"stages-{kind}", settings[kind])
+                found = notes.read(step)
+                if found is None:
+                    bar.set_postfix_str(f"{kind} at step {step}")
+                    numbers = _MEASURES[kind](run, step, settings[kind])
+                    notes.write(step, numbers)
+                    found = dict(numbers), {}
+                row |= found[0]
+                bar.update(1)
+            rows.append(row)
     return pd.DataFrame(rows)
 
 

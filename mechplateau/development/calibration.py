@@ -6,7 +6,8 @@ Source: the grid of the paper's figure A.4 (arXiv 2402.02364); the verdicts are 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from itertools import product
 from typing import Any
 
@@ -18,6 +19,7 @@ from mechplateau.development.learning_coefficient import StepSizeWarning, llc
 from mechplateau.development.sgld import AllChainsLost
 from mechplateau.development.weights import Losses, Model, Parts
 from mechplateau.errors import UserError
+from mechplateau.training.progress import Progress, bars
 
 
 def calibrate(
@@ -29,7 +31,7 @@ def calibrate(
     localizations: Sequence[float],
     n_betas: Sequence[float],
     parts: Parts | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | str | None = None,
     **settings: Any,
 ) -> pd.DataFrame:
     """Estimate at every combination of settings. All see the same batches and noise.
@@ -37,7 +39,7 @@ def calibrate(
     Args:
         model, losses, data, parts: as for `llc`.
         step_sizes, localizations, n_betas: the values of ε, γ and nβ.
-        progress: called with combinations done and combinations in all.
+        makes a bar of combinations, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
         settings: what else `llc` takes.
 
     Returns:
@@ -56,16 +58,16 @@ def calibrate(
             model, losses, data, top=1, probes=0, parts=parts, tolerance=1e-2
         ).eigenvalues[0]
     lines: list[dict[str, Any]] = []
-    for done, (n_beta, localization, step_size) in enumerate(grid, start=1):
-        chosen: dict[str, Any] = {"step_size": step_size, "localization": localization, "n_beta": n_beta}
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", StepSizeWarning)  # it is in the table
-                lines.append(llc(model, losses, data, parts=parts, **chosen, **settings).row())
-        except AllChainsLost as error:
-            lines.append({**chosen, "verdict": "chain lost", "reason": str(error)})
-        if progress is not None:
-            progress(done, len(grid))
+    with closing(bars(progress)(total=len(grid), desc="settings")) as bar:
+        for n_beta, localization, step_size in grid:
+            chosen: dict[str, Any] = {"step_size": step_size, "localization": localization, "n_beta": n_beta}
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", StepSizeWarning)  # it is in the table
+                    lines.append(llc(model, losses, data, parts=parts, **chosen, **settings).row())
+            except AllChainsLost as error:
+                lines.append({**chosen, "verdict": "chain lost", "reason": str(error)})
+            bar.update(1)
     table = pd.DataFrame(lines)
     first = ["n_beta", "localization", "step_size", "verdict"]
     return table[[*first, *(column for column in table.columns if column not in first)]]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from mechplateau.development.weights import Losses, Model, Parts
 from mechplateau.errors import UserError
 from mechplateau.objectives import Batch
 from mechplateau.tasks import TaskBase
+from mechplateau.training.progress import Bar, Progress, bars, part_of
 
 
 class StepSizeWarning(UserWarning):
@@ -48,7 +50,7 @@ def llc(
     paired: bool = True,
     stacked: bool | None = None,
     chains_at_once: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | str | None = None,
 ) -> Estimate:
     """The local learning coefficient at a model's weights, with its verdict.
 
@@ -74,7 +76,7 @@ def llc(
         h_max: the largest eigenvalue of the Hessian, where it is known.
         parts: which weights move; None: all that are not frozen.
         paired, stacked, chains_at_once: as for `sample`.
-        progress: called with steps done and steps in all, both sets together.
+        makes a bar of chain steps of both sets, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
 
     Returns:
         The estimate. The same seed gives the same bits.
@@ -103,13 +105,7 @@ def llc(
         _warn_of_large_steps(sampling, h_max)
     sets = 2 if elasticity else 1
 
-    def run(settings: Sampling, index: int, same: Trace | None) -> Trace:
-        told = None
-        if progress is not None:
-
-            def told(done: int, total: int) -> None:
-                progress(index * total + done, sets * total)
-
+    def run(settings: Sampling, same: Trace | None, bar: Bar) -> Trace:
         return sample(
             model,
             losses,
@@ -120,16 +116,17 @@ def llc(
             stacked=stacked,
             chains_at_once=chains_at_once,
             same=same,
-            progress=told,
+            progress=part_of(bar),
         )
 
-    trace = run(sampling, 0, None)
     doubled, lost = None, False
-    if elasticity:
-        try:
-            doubled = run(dataclasses.replace(sampling, n_beta=2 * sampling.n_beta), 1, trace)
-        except AllChainsLost:
-            lost = True  # the estimate stays as it is, without an elasticity
+    with closing(bars(progress)(total=sets * sampling.chains * sampling.steps, desc="chain steps")) as bar:
+        trace = run(sampling, None, bar)
+        if elasticity:
+            try:
+                doubled = run(dataclasses.replace(sampling, n_beta=2 * sampling.n_beta), trace, bar)
+            except AllChainsLost:
+                lost = True  # the estimate stays as it is, without an elasticity
     return estimate_from(trace, trivial_loss=trivial_loss, doubled=doubled, doubled_lost=lost, h_max=h_max)
 
 

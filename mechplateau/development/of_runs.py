@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from mechplateau.development.verdicts import STEP_LIMIT
 from mechplateau.development.weights import Parts
 from mechplateau.errors import UserError
 from mechplateau.schema import whole_number
+from mechplateau.training.progress import Bar, Progress, bars
 
 if TYPE_CHECKING:
     from mechplateau.runs import Run
@@ -55,7 +56,7 @@ def llc_over_run(
     elasticity: bool = True,
     parts: Parts | None = None,
     device: str = "cpu",
-    progress: Callable[[int, int, int], None] | None = None,
+    progress: Progress | str | None = None,
 ) -> LlcTable:
     """The local learning coefficient at a run's checkpoints, each with its verdict.
 
@@ -69,7 +70,8 @@ def llc_over_run(
         n_beta: nβ, the same at all checkpoints; None: n / ln n, with n the samples that the whole run trains on.
         batch_size: samples a batch; None: the run's.
         device: where chains run.
-        progress: called with the checkpoint's step, chain steps done and chain steps in all of that checkpoint.
+        progress: makes a bar for each checkpoint, as tqdm does (`training.progress`); "stderr": tqdm's own; None:
+            silent.
 
     Returns:
         the table, one line a checkpoint, with the traces and the check against the loss.
@@ -201,15 +203,19 @@ def _measured(
     settings: dict[str, Any],
     parts: Parts | None,
     device: str,
-    progress: Callable[[int, int, int], None] | None,
+    progress: Progress | str | None,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Numbers and traces of one checkpoint."""
-    told = None if progress is None else lambda done, total: progress(step, done, total)
+    make_bar = bars(progress)
+
+    def named(**given: Any) -> Bar:
+        return make_bar(**{**given, "desc": f"step {step}: {given['desc']}"})
+
     sampling = {name: value for name, value in settings.items() if name != "parts"}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StepSizeWarning)  # it is in the table, as stability and verdict
-            estimate = llc(run.model(step, device=device), run.task, parts=parts, progress=told, **sampling)
+            estimate = llc(run.model(step, device=device), run.task, parts=parts, progress=named, **sampling)
     except AllChainsLost as error:
         lost = {name: settings[name] for name in ("n_beta", "step_size", "localization", "chains", "seed")}
         lost |= {name: settings[name] for name in ("draws", "burn_in")}

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from torch import Tensor
 from mechplateau.development.data import Batches, as_batches, seed_of
 from mechplateau.development.weights import Losses, Model, Parts, WeightedLoss
 from mechplateau.errors import UserError
+from mechplateau.training.progress import Bar, Progress, bars
 
 _NOISE = 0
 _STEPS_BETWEEN_LOOKS = 64
@@ -182,7 +184,7 @@ def sample(
     chains_at_once: int | None = None,
     keep_state: bool = False,
     same: Trace | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | str | None = None,
 ) -> Trace:
     """Run the chains. The model, its mode, hooks and device, and all generators are as before afterwards.
 
@@ -198,7 +200,7 @@ def sample(
         chains_at_once: how many chains run side by side (memory grows with them); None: all. 1: one after the other.
         keep_state: keep where the chains ended, for `resume`.
         same: another trace from the same w* on the same data with as many steps; its losses at w* are taken over.
-        progress: called with steps done and steps in all.
+        progress: makes a bar of chain steps, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
 
     Raises:
         UserError: settings, data or parts that make no sense.
@@ -206,14 +208,16 @@ def sample(
     """
     point = WeightedLoss(model, losses, parts)
     batches = as_batches(data)
-    run = _Run(point, batches, sampling, paired, stacked, chains_at_once or sampling.chains, progress)
+    run = _Run(point, batches, sampling, paired, stacked, chains_at_once or sampling.chains)
     with point.quiet():
         if same is not None and same.at_start is not None and len(same.at_start) == sampling.steps:
             run.at_start = torch.from_numpy(same.at_start)
         loss = mean_loss(point, batches) if same is None else same.loss
         if not math.isfinite(loss):
             raise UserError(f"model: its own loss is {loss}, so no chain can start there")
-        groups = [run.group(chains, None, 0, sampling.steps) for chains in run.groups()]
+        total = sampling.chains * sampling.steps
+        with closing(bars(progress)(total=total, desc="chain steps")) as bar:
+            groups = [run.group(chains, None, 0, sampling.steps, bar) for chains in run.groups()]
     return run.trace(groups, loss, keep_state)
 
 
@@ -226,7 +230,7 @@ def resume(
     *,
     parts: Parts | None = None,
     stacked: bool | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | str | None = None,
 ) -> Trace:
     """Go on for more draws: the result is, to the bit, what one longer run would have given.
 
@@ -234,7 +238,7 @@ def resume(
         trace: of `sample(…, keep_state=True)`.
         model, losses, data, parts, stacked: as there.
         draws: how many more.
-        progress: called with steps done and steps in all.
+        progress: makes a bar of chain steps, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
 
     Raises:
         UserError: the trace kept no state, or the weights are others.
@@ -249,11 +253,12 @@ def resume(
         raise UserError("trace: it belongs to other weights than those of this model and these parts")
     settings = trace.sampling
     done = settings.steps
-    run = _Run(
-        point, as_batches(data), settings, trace.at_start is not None, stacked, settings.chains, progress
-    )
-    with point.quiet():
-        group = run.group(range(settings.chains), trace.state, done, draws)
+    run = _Run(point, as_batches(data), settings, trace.at_start is not None, stacked, settings.chains)
+    with (
+        point.quiet(),
+        closing(bars(progress)(total=settings.chains * draws, desc="chain steps")) as bar,
+    ):
+        group = run.group(range(settings.chains), trace.state, done, draws, bar)
     longer = dataclasses.replace(run, sampling=dataclasses.replace(settings, draws=settings.draws + draws))
     more = longer.trace([group], trace.loss, keep_state=True)
     together = np.concatenate([trace.losses, more.losses], axis=1)
@@ -293,7 +298,6 @@ class _Run:
     paired: bool
     stacked: bool | None
     at_once: int
-    progress: Callable[[int, int], None] | None
     at_start: Tensor | None = None
 
     def groups(self) -> Iterator[range]:
@@ -302,7 +306,9 @@ class _Run:
         for first in range(0, self.sampling.chains, self.at_once):
             yield range(first, min(first + self.at_once, self.sampling.chains))
 
-    def group(self, chains: Sequence[int], state: ChainState | None, first: int, steps: int) -> _Group:
+    def group(
+        self, chains: Sequence[int], state: ChainState | None, first: int, steps: int, bar: Bar
+    ) -> _Group:
         """Run these chains for some steps, from w* or from where they were."""
         point, settings, device = self.point, self.sampling, self.point.device
         generators = [torch.Generator(device) for _ in chains]
@@ -326,8 +332,7 @@ class _Run:
             if step % _STEPS_BETWEEN_LOOKS == 0 and not bool(losses[:, step].isfinite().any()):
                 at_start = None  # not complete; another group takes it
                 break
-            if self.progress is not None:
-                self.progress((chains[0] * steps + (step + 1) * len(chains)), settings.chains * steps)
+            bar.update(len(chains))
         if at_start is not None:
             self.at_start = at_start
         ended = ChainState(tuple(weights), tuple(generator.get_state() for generator in generators))

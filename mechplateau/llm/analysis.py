@@ -9,7 +9,8 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from mechplateau.llm.store import Example, StepRecord, Store
 from mechplateau.llm.table import build_table, write_table
 from mechplateau.llm.verdicts import Known, judge
 from mechplateau.paths import local_path
+from mechplateau.training.progress import Progress, bars
 from mechplateau.wording import counted
 
 if TYPE_CHECKING:
@@ -40,8 +42,6 @@ MANY_STEPS = 32
 """More checkpoints of a hub repository than this are not downloaded without being asked for."""
 
 Prompts = str | Path | Sequence[str] | Sequence[Sequence[int]]
-Progress = Callable[[int, int, str], None]
-"""Called with the number of finished checkpoints, their total and what is being done."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def analyze_series(
     tokenizer: str | Path | None = None,
     identity_only: bool = False,
     folder: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | str | None = None,
 ) -> SeriesAnalysis:
     """Measure repetition and collapse along a series, and check that its checkpoints are what they claim.
 
@@ -90,7 +90,7 @@ def analyze_series(
         tokenizer: a folder with a tokenizer, where the checkpoints have none.
         identity_only: judge the checkpoints without measuring.
         folder: where to keep finished steps; a second call with the same settings goes on from them.
-        progress: told what is going on.
+        makes a bar of checkpoints, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
 
     Raises:
         ConfigError: settings, steps or prompts that cannot be used.
@@ -124,10 +124,9 @@ def analyze_series(
 
     records: dict[str, StepRecord] = {}
     broken: dict[str, str] = {}
-    with _quick_collection():
-        for done, label in enumerate(labels):
-            if progress is not None:
-                progress(done, len(labels), label)
+    with _quick_collection(), closing(bars(progress)(total=len(labels), desc="checkpoint")) as bar:
+        for label in labels:
+            bar.set_postfix_str(label)
             # The final weights are measured only as a step of the series; otherwise they serve comparison.
             measured = not identity_only and any(revision.label == label for revision in chosen)
             try:
@@ -139,6 +138,7 @@ def analyze_series(
                 broken[label] = f"{error.filename or label}: cannot be read ({error.strerror or error})"
             # A model in a reference cycle would keep its tensors until some later collection.
             gc.collect()
+            bar.update(1)
     if not records:
         raise CheckpointError(
             f"{place.name}: none of {counted(len(labels), 'checkpoint')} can be read; {broken[labels[0]]}"
@@ -165,8 +165,6 @@ def analyze_series(
     table = build_table(rows, gaps, records, broken, verdicts, final.label)
     if store is not None:
         write_table(store.table_path, table)
-    if progress is not None:
-        progress(len(labels), len(labels), "done")
     return SeriesAnalysis(
         source=place.name,
         config=config,

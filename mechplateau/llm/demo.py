@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from mechplateau.files import explained, take_lock, write_text
 from mechplateau.paths import local_path
 from mechplateau.schema import Config
 from mechplateau.tasks.corpus import END_OF_TEXT, library_texts, train_bpe
+from mechplateau.training.progress import Progress, bars
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,14 +65,15 @@ def train_demo(
     folder: str | Path,
     config: DemoConfig | None = None,
     *,
-    progress: Callable[[int, float], None] | None = None,
+    progress: Progress | str | None = None,
 ) -> Path:
     """Train the demonstration's series, unless the folder holds it already.
 
     Args:
         folder: where its checkpoint folders go (`step0` … `step1024`).
         config: sizes and schedule.
-        progress: called after each step with the step and the training loss (nats a token).
+        progress: makes a bar of steps, as tqdm does (`training.progress`), and is told the loss (nats a token);
+            "stderr": tqdm's own; None: silent.
 
     Returns:
         the folder.
@@ -84,7 +87,7 @@ def train_demo(
         return _train_into(folder, config or DemoConfig(), progress)
 
 
-def _train_into(folder: Path, config: DemoConfig, progress: Callable[[int, float], None] | None) -> Path:
+def _train_into(folder: Path, config: DemoConfig, progress: Progress | str | None) -> Path:
     import torch
 
     finished, begun = folder / "demo.yaml", folder / "unfinished.yaml"
@@ -103,11 +106,13 @@ def _train_into(folder: Path, config: DemoConfig, progress: Callable[[int, float
     tokens = torch.cat([torch.tensor(part, dtype=torch.int64) for part in ids])
     model = _new_model(config, len(tokenizer))
     saved = set(config.checkpoint_steps())
-    for step, loss in _train(model, tokens, config):
-        if step in saved:
-            _save(model, tokenizer, folder / f"step{step}")
-        if progress is not None and step:
-            progress(step, loss)
+    with closing(bars(progress)(total=config.steps, desc="training step")) as bar:
+        for step, loss in _train(model, tokens, config):
+            if step in saved:
+                _save(model, tokenizer, folder / f"step{step}")
+            if step:
+                bar.set_postfix_str(f"loss {loss:.3f}")
+                bar.update(1)
     with explained(finished):
         begun.replace(finished)
     return folder

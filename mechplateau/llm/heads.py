@@ -11,6 +11,7 @@ import gc
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from mechplateau.errors import CheckpointError
 from mechplateau.llm.sources import Source, open_source
 from mechplateau.llm.table import write_table
 from mechplateau.paths import local_path
+from mechplateau.training.progress import Progress, bars
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +31,6 @@ ABSENT = ("missing", "broken")
 
 Tool = Callable[["HookedTransformer"], "pd.DataFrame"]
 """A table of a model: layer, head, set, mass, lift."""
-Progress = Callable[[int, int, str], None]
 
 
 def series_heads(
@@ -41,7 +42,7 @@ def series_heads(
     stage: int | None = None,
     device: str = "cpu",
     folder: str | Path | None = None,
-    progress: Progress | None = None,
+    progress: Progress | str | None = None,
 ) -> pd.DataFrame:
     """Apply a tool to the checkpoints of an analyzed series, one in memory at a time.
 
@@ -54,7 +55,7 @@ def series_heads(
         stage: of a series in stages.
         device: where the models are put.
         folder: where finished checkpoints are kept, by their content; a second call goes on from them.
-        progress: told what is going on.
+        makes a bar of checkpoints, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
 
     Returns:
         the tool's table with `step` and `label` before it.
@@ -71,22 +72,21 @@ def series_heads(
     if rows.empty:
         raise CheckpointError(f"{place.name}: no checkpoint to look into")
     tables = []
-    for done, (_, row) in enumerate(rows.iterrows()):
-        label = str(row["label"])
-        if progress is not None:
-            progress(done, len(rows), f"heads of {label}")
-        kept = None if folder is None else _kept(local_path(folder), str(row["hash"]), settings)
-        if kept is not None and kept.is_file():
-            found = pd.read_parquet(kept)
-        else:
-            found = tool(load_hooked(place, label, stage=stage, device=device))
-            if kept is not None:
-                write_table(kept, found)
-            # A model in a reference cycle would keep its tensors until some later collection.
-            gc.collect()
-        tables.append(found.assign(step=int(row["step"]), label=label)[["step", "label", *found.columns]])
-    if progress is not None:
-        progress(len(rows), len(rows), "done")
+    with closing(bars(progress)(total=len(rows), desc="checkpoint")) as bar:
+        for _, row in rows.iterrows():
+            label = str(row["label"])
+            bar.set_postfix_str(f"heads of {label}")
+            kept = None if folder is None else _kept(local_path(folder), str(row["hash"]), settings)
+            if kept is not None and kept.is_file():
+                found = pd.read_parquet(kept)
+            else:
+                found = tool(load_hooked(place, label, stage=stage, device=device))
+                if kept is not None:
+                    write_table(kept, found)
+                # A model in a reference cycle would keep its tensors until some later collection.
+                gc.collect()
+            tables.append(found.assign(step=int(row["step"]), label=label)[["step", "label", *found.columns]])
+            bar.update(1)
     return pd.concat(tables, ignore_index=True)
 
 

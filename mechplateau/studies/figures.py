@@ -12,6 +12,7 @@ import pandas as pd
 
 from mechplateau.runs import Run
 from mechplateau.studies.panels import Panel
+from mechplateau.training.progress import Progress
 
 if TYPE_CHECKING:
     from mechplateau.views.figure import PaperFigure
@@ -45,7 +46,7 @@ class CheckpointMeasure(ABC):
 
     @abstractmethod
     def measure(
-        self, run: Run, scale: str, *, jobs: int = 1, on_step: Callable[[int], None] = lambda step: None
+        self, run: Run, scale: str, *, jobs: int = 1, progress: Progress | str | None = None
     ) -> pd.DataFrame:
         """One row a checkpoint: `step`, and columns whose names no metric has.
 
@@ -53,7 +54,7 @@ class CheckpointMeasure(ABC):
             run: a finished run.
             scale: the size that it was trained at.
             jobs: checkpoints at a time.
-            on_step: called with each step once it is done.
+            progress: makes a bar of checkpoints, as tqdm does (`training.progress`).
         """
 
     def settings(self, scale: str) -> Mapping[str, Any]:

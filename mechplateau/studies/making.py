@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from mechplateau.studies.drawing import draw
 from mechplateau.studies.figures import Figure, Material
 from mechplateau.studies.recipes import PAPER, checked_scale, needed, waves
 from mechplateau.studies.study import Study
-from mechplateau.studies.training import Announce, ensure, finished_runs
+from mechplateau.studies.training import ensure, finished_runs
+from mechplateau.training.progress import Progress
 from mechplateau.views.configs import differing_settings
 
 
@@ -51,10 +52,11 @@ def make_figure(
     jobs: int = 1,
     threads: int = 1,
     device: str = "cpu",
-    announce: Announce = lambda number: lambda result: None,
-    on_checkpoint: Callable[[int], None] = lambda step: None,
+    progress: Progress | str | None = None,
 ) -> FigureResult:
     """Train what is missing, then write `STUDY-ID.png`, `.pdf`, `.parquet` and `.json` into `out`.
+
+    `progress` makes bars, as tqdm does (`training.progress`).
 
     The claims also look at the runs that the figure's own are compared to.
 
@@ -70,13 +72,13 @@ def make_figure(
     with explained(out):
         out.mkdir(parents=True, exist_ok=True)
     options = {"runs_dir": runs_dir, "jobs": jobs, "threads": threads, "device": device}
-    runs = ensure(study.recipes, wanted, seeds, scale, **options, announce=announce)  # type: ignore[arg-type]
+    runs = ensure(study.recipes, wanted, seeds, scale, **options, progress=progress)  # type: ignore[arg-type]
     own = {name: runs[name] for name in figure.recipes}
     measured = {}
     if figure.checkpoints is not None:
         measure = figure.checkpoints.measure
         measured = {
-            name: [measure(run, scale, jobs=jobs, on_step=on_checkpoint) for run in several]
+            name: [measure(run, scale, jobs=jobs, progress=progress) for run in several]
             for name, several in own.items()
         }
     tables = {name: [run.metrics for run in several] for name, several in own.items()}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from mechplateau.config import RunConfig
@@ -10,10 +11,8 @@ from mechplateau.errors import ConfigError, UserError
 from mechplateau.runs import Run, load_run
 from mechplateau.runs.layout import Layout
 from mechplateau.studies.recipes import NotReady, Recipes, config_of, is_finished, waves
+from mechplateau.training.progress import Bar, Progress, bars
 from mechplateau.training.sweep import SweepResult, sweep
-
-Announce = Callable[[int], Callable[[SweepResult], None]]
-"""Told how many runs are to be looked at; answers with what is told of each."""
 
 
 def ensure(
@@ -26,11 +25,18 @@ def ensure(
     jobs: int = 1,
     threads: int = 1,
     device: str = "cpu",
-    announce: Announce = lambda number: lambda result: None,
+    progress: Progress | str | None = None,
 ) -> dict[str, list[Run]]:
     """The finished runs of the recipes of these names, trained where they are missing.
 
     Each run is a process of its own with `threads` threads, and so bitwise what it is alone with as many.
+
+    Args:
+        recipes: all there are.
+        names: which.
+        seeds, scale, runs_dir: with which seeds, at which scale, and where.
+        jobs, threads, device: runs at a time, threads of each, and where they train.
+        progress: makes a bar of runs, as tqdm does (`training.progress`), which is told of each that was trained.
 
     Returns:
         recipe → its runs, one a seed.
@@ -44,17 +50,16 @@ def ensure(
         """Of each run once, though several recipes may be the same run at this scale."""
         return _longest([config_of(recipes, name, seed, scale, runs_dir) for name, seed in wave], runs_dir)
 
-    told = announce(len(configs(first)) + len(second))
-    for wave in (first, second):
-        results = sweep(
-            configs(wave), runs_dir=runs_dir, jobs=jobs, threads=threads, device=device, on_result=told
-        )
-        failed = [result for result in results if result.outcome == "failed"]
-        if failed:
-            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
-            raise UserError(
-                f"{failed[0].path}: failed: {failed[0].message}{more}; run the command again to go on"
-            )
+    options = {"runs_dir": runs_dir, "jobs": jobs, "threads": threads, "device": device}
+    with closing(bars(progress)(total=len(configs(first)) + len(second), desc="runs")) as bar:
+        for wave in (first, second):
+            results = sweep(configs(wave), **options, on_result=lambda result: _tell(bar, result))  # type: ignore[arg-type]
+            failed = [result for result in results if result.outcome == "failed"]
+            if failed:
+                more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+                raise UserError(
+                    f"{failed[0].path}: failed: {failed[0].message}{more}; run the command again to go on"
+                )
     return {
         name: [_opened(config_of(recipes, name, seed, scale, runs_dir), runs_dir) for seed in seeds]
         for name in names
@@ -84,6 +89,13 @@ def _reached(path: Path) -> int:
         return max(load_run(path).reached, *layout.checkpoint_steps(), *layout.resume_steps(), 0)
     except UserError:
         return 0
+
+
+def _tell(bar: Bar, result: SweepResult) -> None:
+    bar.update(1)
+    if result.outcome != "skipped":
+        reason = f": {result.message}" if result.message else ""
+        bar.set_postfix_str(f"{result.config.run_name} {result.outcome}{reason}")
 
 
 def finished_runs(

@@ -18,17 +18,17 @@ from mechplateau.training import train
 from .trained import toy
 
 
-def test_a_tool_is_applied_to_each_checkpoint(toy_run):
+def test_a_tool_is_applied_to_each_checkpoint(toy_run, heard):
     tokens, rows = toy_run.task.sample(16, seed=0), toy_run.task.output_rows
-    heard = []
-    table = over_run(toy_run, ablate_positions, tokens, rows=rows, methods=["zero"], progress=heard.append)
+    table = over_run(toy_run, ablate_positions, tokens, rows=rows, methods=["zero"], progress=heard)
     assert table.columns[0] == "step"
     assert list(dict.fromkeys(table["step"])) == list(toy_run.steps)
     for step in (0, toy_run.steps[-1]):
         alone = ablate_positions(toy_run.model(step), tokens, rows=rows, methods=["zero"])
         same = table[table["step"] == step].drop(columns="step").reset_index(drop=True)
         assert same.equals(alone)
-    assert heard[-1].done == 1.0
+    number = len(toy_run.steps)
+    assert heard.counts[-1] == ("ablate_positions", number, number)
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,15 @@ sizes = {"vocab_size": task.vocab_size, "n_ctx": task.n_ctx}
 models = [
     build_model(config.model, **sizes, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)
 ]
-heard = []
-result = patch_sweep(*models, task.sample(64, seed=0), rows=task.output_rows, progress=heard.append)
+class Heard:
+    reports = 0
+    def __init__(self, **given): pass
+    def update(self, n): Heard.reports += 1
+    def close(self): pass
+
+result = patch_sweep(*models, task.sample(64, seed=0), rows=task.output_rows, progress=Heard)
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps({"peak": peak, "patches": len(result.table), "reports": len(heard), "left": heard[0].seconds_left}))
+print(json.dumps({"peak": peak, "patches": len(result.table), "reports": Heard.reports}))
 """
 
 
@@ -33,4 +38,3 @@ def test_a_sweep_at_paper_size_stays_below_two_gigabytes():
     assert told["patches"] == 23 * 32
     assert told["peak"] < 2e9
     assert told["reports"] == 23
-    assert told["left"] > 0

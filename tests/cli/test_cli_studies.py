@@ -61,16 +61,20 @@ def test_a_folder_that_cannot_be_is_said_before_anything_is_trained(option, tmp_
 
 
 def test_a_run_that_failed_says_why_at_once(capsys):
-    from mechplateau.cli.studies import _announce
+    from mechplateau.cli import bars
     from mechplateau.config import RunConfig
     from mechplateau.training.sweep import SweepResult
 
     config = RunConfig.for_task("copy")
-    told = _announce(3)
+    from mechplateau.studies.training import _tell
+
+    bar = bars.told(total=3, desc="runs")
     for outcome, message in (("skipped", ""), ("failed", "interrupted at step 9"), ("finished", "")):
-        told(SweepResult(config, Path("x"), outcome, message))
+        _tell(bar, SweepResult(config, Path("x"), outcome, message))
     name = config.run_name
-    assert capsys.readouterr().err == f"[2/3] {name} failed: interrupted at step 9\n[3/3] {name} finished\n"
+    assert capsys.readouterr().err == (
+        f"runs [2/3] {name} failed: interrupted at step 9\nruns [3/3] {name} finished\n"
+    )
 
 
 def test_ctrl_c_is_one_line(monkeypatch, capsys):

@@ -24,12 +24,10 @@ def run(tmp_path_factory):
     return train(config, runs_dir=tmp_path_factory.mktemp("runs"))
 
 
-def test_the_table_has_a_row_a_checkpoint_and_nothing_is_made_twice(run, monkeypatch):
-    made = []
-    table = afterwards(
-        run, steps=[0, 4], batch_size=64, progress=lambda step, kind: made.append((step, kind))
-    )
-    assert made == [(0, "ood"), (0, "curvature"), (4, "ood"), (4, "curvature")]
+def test_the_table_has_a_row_a_checkpoint_and_nothing_is_made_twice(run, monkeypatch, heard):
+    table = afterwards(run, steps=[0, 4], batch_size=64, progress=heard)
+    assert heard.words == [f"{kind} at step {step}" for step in (0, 4) for kind in ("ood", "curvature")]
+    assert heard.counts[-1] == ("afterwards", 4, 4)
     assert table["step"].tolist() == [0, 4]
     assert table["ood_inputs_x100"].tolist() == pytest.approx(
         (table["ood_inputs_x100_per_g2"] * 100**2).tolist()

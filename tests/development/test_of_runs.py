@@ -122,17 +122,16 @@ def test_lost_chains_are_a_verdict_without_numbers(run):
         found.running(6)
 
 
-def test_n_is_what_the_run_trains_on_and_progress_is_told(run):
-    heard = []
+def test_n_is_what_the_run_trains_on_and_progress_is_told(run, heard):
     found = llc_over_run(
         run,
         [0],
         **{**SETTINGS, "n_beta": None},
-        progress=lambda step, done, total: heard.append((step, done, total)),
+        progress=heard,
     )
     assert found.n_beta == pytest.approx(48 / math.log(48))
-    assert heard[-1][0] == 0
-    assert heard[-1][1] == heard[-1][2]
+    what, done, total = heard.counts[-1]
+    assert (what, done) == ("step 0: chain steps", total)
     assert found.affine.saturated is None
     with pytest.raises(UserError, match="no checkpoint at step 5"):
         llc_over_run(run, [5], **SETTINGS)

@@ -204,15 +204,16 @@ def test_batches_depend_on_seed_and_step_alone():
     assert (listed.n, listed.batch(3).tolist()) == (5, [0.0, 0.0])
 
 
-def test_progress_is_told():
-    told = []
+def test_progress_is_told(heard):
     sample(
         mlp(),
         squared,
         rows(),
         SETTINGS,
         chains_at_once=2,
-        progress=lambda done, total: told.append((done, total)),
+        progress=heard,
     )
-    assert told[-1] == (24, 24)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert heard.counts[-1] == ("chain steps", 24, 24)
+    done = [done for _, done, _ in heard.counts]
+    assert done == sorted(done)
+    assert heard.open == 0

@@ -43,18 +43,18 @@ def test_the_tokenizer_round_trips_and_ends_texts() -> None:
     assert tokenizer(text + END_OF_TEXT)["input_ids"][-1] == tokenizer.eos_token_id == 0
 
 
-def test_a_series_is_trained_saved_and_analyzed(tmp_path: Path) -> None:
-    losses: list[float] = []
-    folder = train_demo(tmp_path / "demo", TINY, progress=lambda step, loss: losses.append(loss))
-    assert len(losses) == 6
+def test_a_series_is_trained_saved_and_analyzed(tmp_path: Path, heard) -> None:
+    folder = train_demo(tmp_path / "demo", TINY, progress=heard)
+    losses = [float(word.removeprefix("loss ")) for word in heard.words]
+    assert [(done, total) for _, done, total in heard.counts] == [(step, 6) for step in range(1, 7)]
     assert losses[0] == pytest.approx(torch.log(torch.tensor(300.0)).item(), abs=0.2)
     analysis = analyze_series(folder, prompts=["Why is the sky blue?", "def main():"])
     assert analysis.table["step"].tolist() == [0, 1, 2, 3, 4, 6]
     assert set(analysis.table["verdict"]) == {"ok"}
     assert analysis.table["cos_final"].notna().all()
     # Done already: nothing is trained again; other settings are not mixed in.
-    train_demo(folder, TINY, progress=lambda step, loss: losses.append(loss))
-    assert len(losses) == 6
+    train_demo(folder, TINY, progress=heard)
+    assert len(heard.words) == len(losses) == 6
     with pytest.raises(ConfigError, match="other settings"):
         train_demo(folder, DemoConfig(steps=7))
 
@@ -69,13 +69,14 @@ def test_training_is_reproducible_and_leaves_the_generator_alone(tmp_path: Path)
     assert not any(torch.equal(first[name], start[name]) for name in first)
 
 
-def test_an_interrupted_training_starts_over(tmp_path: Path) -> None:
-    def interrupt(step: int, loss: float) -> None:
+def test_an_interrupted_training_starts_over(tmp_path: Path, heard) -> None:
+    def interrupt(step: int) -> None:
         if step == 3:
             raise KeyboardInterrupt
 
+    heard.then = interrupt
     with pytest.raises(KeyboardInterrupt):
-        train_demo(tmp_path / "demo", TINY, progress=interrupt)
+        train_demo(tmp_path / "demo", TINY, progress=heard)
     folder = train_demo(tmp_path / "demo", TINY)
     assert sorted(path.name for path in folder.iterdir() if path.is_dir()) == [
         "step0",
@@ -87,12 +88,13 @@ def test_an_interrupted_training_starts_over(tmp_path: Path) -> None:
     ]
 
 
-def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
-    def second(step: int, loss: float) -> None:
+def test_two_trainings_do_not_share_a_folder(tmp_path: Path, heard) -> None:
+    def second(step: int) -> None:
         with pytest.raises(RunError, match="another process is training the demonstration there"):
             train_demo(tmp_path, TINY)
 
-    train_demo(tmp_path, TINY, progress=second)
+    heard.then = second
+    train_demo(tmp_path, TINY, progress=heard)
     assert train_demo(tmp_path, TINY) == tmp_path
 
 

@@ -68,11 +68,15 @@ _KILLED = """
 import os, signal, sys
 from mechplateau.llm import analyze_series
 
-def die(done, total, label):
-    if done == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
+class Dying:
+    done = 0
+    def __init__(self, **given): pass
+    def update(self, n): self.done += n
+    def set_postfix_str(self, label):
+        if self.done == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-analyze_series(sys.argv[1], prompts=sys.argv[3:], folder=sys.argv[2], progress=die)
+analyze_series(sys.argv[1], prompts=sys.argv[3:], folder=sys.argv[2], progress=Dying)
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import closing
 
 import pandas as pd
 import pytest
@@ -26,6 +27,7 @@ from mechplateau.studies import (
     training,
 )
 from mechplateau.studies.results import KEY, found_in, merged, on_record, write_results
+from mechplateau.training.progress import bars
 
 from .conftest import in_process
 
@@ -42,10 +44,13 @@ LOSS = Panel("Loss", "nats", lambda table: ["loss"])
 class Norm(CheckpointMeasure):
     """The norm of the token embeddings."""
 
-    def measure(self, run, scale, *, jobs=1, on_step=lambda step: None):
-        norms = [float(run.model(step).W_E.detach().norm()) for step in run.steps]
-        for step in run.steps:
-            on_step(step)
+    def measure(self, run, scale, *, jobs=1, progress=None):
+        norms = []
+        with closing(bars(progress)(total=len(run.steps), desc="norm")) as bar:
+            for step in run.steps:
+                norms.append(float(run.model(step).W_E.detach().norm()))
+                bar.update(1)
+                bar.set_postfix_str(f"step {step}")
         return pd.DataFrame({"step": run.steps, "norm_embed": norms})
 
     def settings(self, scale):
@@ -178,7 +183,8 @@ def test_a_figure_at_a_preset(toy_study, command, tmp_path):
     assert (tmp_path / "figures" / "toy-norms.png").is_file()
     assert "training.steps: 6 → 4" in out
     assert "norm.order: 2 → 1" in out
-    assert "checkpoints: step 4 done" in err
+    assert "norm [3/3] step 4" in err
+    assert "runs [1/3] copy-" in err
     code, _, err = command("figure", "toy/norms", "--scale", "huge")
     assert (code, err) == (2, "mechplateau: --scale: expected paper or small, got 'huge'\n")
     code, _, err = command("figure", "toy/7")

@@ -86,16 +86,12 @@ def test_scales_are_the_papers_and_the_presets():
         checked_scale("x", RECIPES.values())
 
 
-def test_finished_runs_are_reused(toy, tmp_path, monkeypatch):
-    told = []
-
-    def announce(number):
-        told.append(number)
-        return lambda result: told.append(result.config.run_name)
-
-    first = ensure(RECIPES, ["mws-init-MLP-other"], [1], "small", runs_dir=tmp_path, announce=announce)
+def test_finished_runs_are_reused(toy, tmp_path, monkeypatch, heard):
+    first = ensure(RECIPES, ["mws-init-MLP-other"], [1], "small", runs_dir=tmp_path, progress=heard)
     # The source is trained with seed 1, as asked, and with the next, from which it is taken.
-    assert told[0] == len(told) - 1 == 3
+    assert heard.counts == [("runs", done, 3) for done in (1, 2, 3)]
+    assert len(heard.words) == 3
+    assert all(word.endswith(" finished") for word in heard.words)
     assert [run.config.seed for run in first["mws-init-MLP-other"]] == [1]
     (kept,) = finished_runs(RECIPES, "mws", [2], "small", tmp_path).values()
     path = first["mws-init-MLP-other"][0].config.interventions[0].source
@@ -109,16 +105,10 @@ def test_finished_runs_are_reused(toy, tmp_path, monkeypatch):
     assert set(finished_runs(RECIPES, "mws-init-MLP-other", range(4), "small", Path("."))) == {1}
 
 
-def test_recipes_that_are_the_same_run_train_it_once(toy, tmp_path):
+def test_recipes_that_are_the_same_run_train_it_once(toy, tmp_path, heard):
     """Two processes would be in each other's way."""
-    told = []
-
-    def announce(number):
-        told.append(number)
-        return lambda result: told.append(result.path)
-
-    runs = ensure(RECIPES, ["mws", "mws-reward0"], [0], "paper", runs_dir=tmp_path, jobs=2, announce=announce)
-    assert told == [1, runs["mws"][0].path]
+    runs = ensure(RECIPES, ["mws", "mws-reward0"], [0], "paper", runs_dir=tmp_path, jobs=2, progress=heard)
+    assert heard.counts == [("runs", 1, 1)]
     assert runs["mws-reward0"][0].path == runs["mws"][0].path
 
 

@@ -19,7 +19,8 @@ checkpoints and not done again. Cost: about a second a checkpoint on a CPU at th
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from mechplateau.runs.record import read_json
 from mechplateau.studies.figures import CheckpointMeasure
 from mechplateau.tasks.matrices import same_column, same_row
 from mechplateau.tasks.matrix_completion import MatrixCompletion
+from mechplateau.training.progress import Progress, bars
 
 _SEED = 21
 VALUES: Mapping[str, tuple[float, float]] = {
@@ -54,18 +56,20 @@ class Inside(CheckpointMeasure):
     """All of the columns above, at every kept checkpoint."""
 
     def measure(
-        self, run: Run, scale: str, *, jobs: int = 1, on_step: Callable[[int], None] = lambda step: None
+        self, run: Run, scale: str, *, jobs: int = 1, progress: Progress | str | None = None
     ) -> pd.DataFrame:
         file = run.path / "inside.json"
         record = read_json(file)
         known = record.get("steps") if record.get("settings") == self.settings(scale) else None
         done: dict[str, Values] = dict(known) if isinstance(known, dict) else {}
-        for step in run.steps:
-            if str(step) not in done:
+        missing = [step for step in run.steps if str(step) not in done]
+        with closing(bars(progress)(total=len(missing), desc="inside")) as bar:
+            for step in missing:
                 done[str(step)] = look(run, step, scale)
                 text = json.dumps({"settings": self.settings(scale), "steps": done}, indent=1)
                 write_text(file, text + "\n")
-                on_step(step)
+                bar.update(1)
+                bar.set_postfix_str(f"step {step}")
         return pd.DataFrame([{"step": step, **done[str(step)]} for step in run.steps])
 
     def settings(self, scale: str) -> Mapping[str, Any]:

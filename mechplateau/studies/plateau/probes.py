@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from mechplateau.tasks import sequence_task
 from mechplateau.training.executor import own_classes, register_classes, stop_with_parent
 from mechplateau.training.interrupt import terminable
 from mechplateau.training.loop import torch_threads
+from mechplateau.training.progress import Progress, bars
 
 SPLITS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "paper": {
@@ -48,7 +50,7 @@ _SEED = 20
 
 
 def probe_curve(
-    run: Run, scale: str = PAPER, *, jobs: int = 1, on_step: Callable[[int], None] = lambda step: None
+    run: Run, scale: str = PAPER, *, jobs: int = 1, progress: Progress | str | None = None
 ) -> pd.DataFrame:
     """Test accuracies at every kept checkpoint.
 
@@ -56,7 +58,7 @@ def probe_curve(
         run: a finished run.
         scale: whose splits.
         jobs: checkpoints probed at a time.
-        on_step: called with each step once it is done.
+        progress: makes a bar of checkpoints, as tqdm does (`training.progress`).
 
     Returns:
         columns step, authors, ours, shuffled (ours, labels shuffled).
@@ -72,7 +74,7 @@ def probe_curve(
         raise UserError(f"jobs: expected at least 1, got {jobs}")
     done = _read(run, scale)
     missing = [step for step in run.steps if step not in done]
-    with terminable():
+    with terminable(), closing(bars(progress)(total=len(missing), desc="probe")) as bar:
         found = Parallel(n_jobs=jobs, return_as="generator")(
             delayed(_probe_at)(run.path.resolve(), step, SPLITS[scale], os.getpid(), own_classes())
             for step in missing
@@ -80,7 +82,8 @@ def probe_curve(
         for step, accuracies in zip(missing, found, strict=True):
             done[step] = accuracies
             write_text(_file(run), json.dumps({"settings": _settings(scale), "steps": done}, indent=1) + "\n")
-            on_step(step)
+            bar.update(1)
+            bar.set_postfix_str(f"step {step}")
     return pd.DataFrame([{"step": step, **done[step]} for step in run.steps])
 
 
@@ -88,9 +91,9 @@ class AttentionOutputProbe(CheckpointMeasure):
     """`probe_curve` for a figure: columns probe_authors, probe_ours, probe_shuffled."""
 
     def measure(
-        self, run: Run, scale: str, *, jobs: int = 1, on_step: Callable[[int], None] = lambda step: None
+        self, run: Run, scale: str, *, jobs: int = 1, progress: Progress | str | None = None
     ) -> pd.DataFrame:
-        table = probe_curve(run, scale, jobs=jobs, on_step=on_step)
+        table = probe_curve(run, scale, jobs=jobs, progress=progress)
         return table.rename(columns={kind: f"probe_{kind}" for kind in ACCURACIES})
 
     def settings(self, scale: str) -> Mapping[str, Any]:

@@ -1,0 +1,100 @@
+"""How far a long computation is: bars as tqdm makes them, wherever something takes a `progress`.
+
+    patch_sweep(…, progress=tqdm.auto.tqdm)     # a bar in a notebook
+
+A function that takes long makes one bar, or one after the other, and counts into it:
+
+    with closing(bars(progress)(total=len(steps), desc="probing")) as bar:
+        for step in steps:
+            …
+            bar.update(1)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from mechplateau.errors import UserError
+
+_SILENT_SECONDS = 2.0
+
+
+class Bar(Protocol):
+    """Hears of work that was done."""
+
+    def update(self, n: int = 1) -> Any:
+        """So many more pieces of work are done."""
+
+    def set_postfix_str(self, s: str = "") -> Any:
+        """A word about what is done now."""
+
+    def close(self) -> Any:
+        """No more will be done, though maybe not all of it was."""
+
+
+Progress = Callable[..., Bar]
+"""Makes a bar. It is called with `total`, how many pieces of work there are, and `desc`, what is done."""
+
+
+def bars(progress: Progress | str | None) -> Progress:
+    """What makes the bars that a `progress` argument stands for: itself; for "stderr" tqdm, which shows work of more
+    than two seconds; for None silent ones.
+
+    Raises:
+        UserError: it is none of them.
+    """
+    if progress is None:
+        return _Silent
+    if progress == "stderr":
+        return _on_stderr
+    if isinstance(progress, str) or not callable(progress):
+        raise UserError(f'progress: expected "stderr", a function such as tqdm, or None, got {progress!r}')
+    return progress
+
+
+def part_of(bar: Bar) -> Progress:
+    """Makes bars of parts of the work, which count into this one and leave it open."""
+    return partial(_Part, bar)
+
+
+def _on_stderr(**given: Any) -> Bar:
+    """tqdm's bar, once the work has taken some seconds."""
+    from tqdm import tqdm
+
+    class Patient(tqdm):
+        """tqdm's delay is for counts; a word would show the bar at once."""
+
+        def set_postfix_str(self, s: str = "", refresh: bool = True) -> None:
+            super().set_postfix_str(s, refresh and time.time() - self.start_t > _SILENT_SECONDS)
+
+    return Patient(**given, delay=_SILENT_SECONDS)
+
+
+class _Silent:
+    """Says nothing."""
+
+    def __init__(self, **given: Any):
+        pass
+
+    def update(self, n: int = 1) -> None:
+        pass
+
+    def set_postfix_str(self, s: str = "") -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _Part:
+    """Counts into another bar."""
+
+    def __init__(self, bar: Bar, **given: Any):
+        self.update = bar.update
+        self.set_postfix_str = bar.set_postfix_str
+
+    def close(self) -> None:
+        pass

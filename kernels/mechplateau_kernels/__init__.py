@@ -21,7 +21,7 @@ from .attention import (
 from .capture import Captured
 from .cosine import mean_pairwise_cosine, pairwise_cosine
 from .progress import apm, apm_per_sample, zero_attention
-from .report import backend_report
+from .report import backend_report, report
 
 __all__ = [
     "AttentionOutput",
@@ -41,6 +41,7 @@ __all__ = [
     "linear_attention",
     "mean_pairwise_cosine",
     "pairwise_cosine",
+    "report",
     "softmax_attention",
     "zero_attention",
 ]

@@ -4,8 +4,9 @@ import torch
 
 from ._dispatch import device_obstacle, paths_used, requested_backend
 from ._selfcheck import results, toolchain
+from .attention import choose
 
-__all__ = ["backend_report"]
+__all__ = ["backend_report", "report"]
 
 
 def backend_report(device: torch.device | None = None) -> dict[str, object]:
@@ -32,3 +33,16 @@ def backend_report(device: torch.device | None = None) -> dict[str, object]:
         "self_checks": results(),
         "used": paths_used(),
     }
+
+
+def report(device: torch.device | None = None) -> str:
+    """Which algorithm attention takes and why, in words: the table, what this machine runs, and what has run."""
+    known = backend_report(device)
+    lines = ["attention algorithms:"]
+    width = max(len(name) for name in choose.TABLE)
+    for name, (backend, positions, what) in choose.TABLE.items():
+        lines.append(f"  {name:<{width}}  {backend:<6}  positions {positions:<9}  {what}")
+    why = f" ({known['why_not_triton']})" if known["why_not_triton"] else ""
+    lines.append(f"on {known['device']}: {known['default']}{why}")
+    lines += [f"{op} has run: {', '.join(names)}" for op, names in choose.used().items()]
+    return "\n".join(lines)

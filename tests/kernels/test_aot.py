@@ -16,7 +16,7 @@ import torch
 triton = pytest.importorskip("triton", reason="compiles with triton")
 
 from mechplateau_kernels._launch import LAUNCH_OPTIONS  # noqa: E402
-from mechplateau_kernels.attention import configs, launch, tile  # noqa: E402
+from mechplateau_kernels.attention import configs, launch, tile, tiled  # noqa: E402
 from mechplateau_kernels.attention import ops as attention_ops  # noqa: E402
 from mechplateau_kernels.cosine import configs as cosine_configs  # noqa: E402
 from mechplateau_kernels.cosine import gram, mean  # noqa: E402
@@ -32,7 +32,12 @@ SHARED_MEMORY = {80: 163 * 1024, 90: 227 * 1024}
 MODES = [("fp32", "tf32x3"), ("fp32", "ieee"), ("fp32", "tf32"), ("fp16", "tf32"), ("bf16", "tf32")]
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 DATA = ("p_q", "p_k", "p_v", "p_o", "p_do", "p_dq", "p_dk", "p_dv", "p_h")
-SMALL_TYPES = {"p_bits": "*u8", "p_groups": "*i32", "scale": "fp32", "c": "fp32", "factor": "fp32"}
+SMALL_TYPES = {
+    **dict.fromkeys(("scale", "c", "factor", "cap", "bias"), "fp32"),
+    **dict.fromkeys(("p_groups", "p_bounds", "p_codes", "p_lists"), "*i32"),
+    "p_bits": "*u8",
+    "p_at": "*i64",
+}
 
 
 def compiled(kernel, element, constants, options, arch, aligned=True):
@@ -140,6 +145,67 @@ ALL = [
 )
 def test_linear_attention(configuration, arch):
     compile_tile(*configuration, arch)
+
+
+def tiled_constants(config, d_head, d_v, precision, softmax):
+    """With everything that takes registers."""
+    return {
+        "D": d_head,
+        "DV": d_v,
+        "BM": config.BM,
+        "BN": config.BN,
+        "BD": config.BD,
+        "SOFTMAX": softmax,
+        "CAUSAL": True,
+        "CAP": softmax,
+        "BIAS": softmax,
+        "N_SETS": 4,
+        "ALLOWED": True,
+        "INTERVENE": True,
+        "C_POINTER": False,
+        "CODED": 6,
+        "LISTED": 8,
+        "K": 2,
+        "PRECISION": precision,
+        "WIDEN": False,
+    }
+
+
+def compile_tiled(element, precision, d_head, d_v, softmax, arch):
+    mode = {"fp32": precision, "fp16": "float16", "bf16": "bfloat16"}[element]
+    gradients = {"GRAD_ROW": True, "GRAD_SET": True, "GRAD_ENTROPY": True}
+    forward = configs.tiled_forward_config(mode, d_head, d_v)
+    rows = configs.tiled_rows_config(mode, d_head, d_v)
+    columns = configs.tiled_columns_config(mode, d_head, d_v)
+    wide = {"BV": columns.BV, "BDALL": columns.BDALL, "BVALL": columns.BVALL}
+    for kernel, config, more in (
+        (tiled.forward_kernel, forward, {"BV": forward.BVALL, "BS": 4, "STATISTICS": True}),
+        (tiled.rows_kernel, rows, {"BV": rows.BV, "BDALL": rows.BDALL, **gradients}),
+        (tiled.columns_kernel, columns, {**wide, **gradients}),
+    ):
+        constants = tiled_constants(config, d_head, d_v, precision, softmax) | more
+        options = {"num_warps": config.num_warps, "num_stages": config.num_stages}
+        check(compiled(kernel, element, constants, options, arch), arch)
+
+
+SOME_TILED = [("fp32", "tf32x3", 64, 64, True, 90), ("bf16", "tf32", 64, 64, True, 80)]
+ALL_TILED = [
+    (*mode, *widths, softmax, arch)
+    for mode in MODES
+    for widths in [(16, 16), (64, 64), (128, 128), (48, 80), (17, 24)]
+    for softmax in (True, False)
+    for arch in (80, 90)
+    if mode[0] != "fp32" or configs.effective_precision(mode[1], *widths) == mode[1]
+]
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [*SOME_TILED, *(pytest.param(c, marks=pytest.mark.slow) for c in ALL_TILED if c not in SOME_TILED)],
+    ids=lambda c: "-".join(map(str, c)),
+)
+def test_attention_of_any_length(configuration):
+    compile_tiled(*configuration)
 
 
 @pytest.mark.parametrize("arch", [80, 90])

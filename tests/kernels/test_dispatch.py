@@ -94,10 +94,45 @@ def test_without_triton_the_report_says_so(monkeypatch):
         mk.pairwise_cosine(H, backend="triton")
 
 
+def test_the_table_of_algorithms_is_explained():
+    done = run_python(
+        "import torch, mechplateau_kernels as mk; q = torch.ones(1, 70, 1, 4)\n"
+        "mk.softmax_attention(q, q, q); mk.linear_attention(q[:, :9], q[:, :9], q[:, :9]); print(mk.report())"
+    )
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["tile", "tiled", "map", "blocked"]
+    if not torch.cuda.is_available():
+        assert lines[5].startswith("on cpu: torch (the tensors are on the CPU")
+        assert lines[6:] == ["linear_attention has run: map", "softmax_attention has run: blocked"]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"pos": 65}, "up to 64 positions"),
+        ({"width": 129}, "up to 128 wide"),
+        ({"metric_sets": [mk.First(1)] * 9}, "8 metric sets"),
+        ({"metric_sets": [torch.ones(70, 70).bool()]}, "sets by their structure"),
+        ({"metric_sets": [mk.Listed(torch.arange(40).expand(70, 40))]}, "up to 32 keys"),
+        ({"dtype": torch.float64}, "float64"),
+        ({"c": torch.tensor(1.0, requires_grad=True), "intervene": mk.First(1)}, "no gradient of c"),
+    ],
+)
+def test_what_the_tiled_kernels_cannot_take(change, reason, monkeypatch, caplog):
+    monkeypatch.setattr(_dispatch, "device_obstacle", lambda device: None)
+    monkeypatch.setattr(_dispatch, "_said", set())
+    change = dict(change)
+    q = torch.ones(1, 70, 1, change.pop("width", 4), dtype=change.pop("dtype", torch.float32))
+    for forced in ({"backend": "triton"}, {"algorithm": "tiled"}):
+        with pytest.raises(mk.BackendUnavailable, match=reason):
+            mk.softmax_attention(q, q, q, **change, **forced)
+    assert mk.softmax_attention(q, q, q, **change).output.shape == q.shape
+    assert caplog.text.count(reason) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"pos": 65}, "sets by their structure"),
         ({"width": 257}, "up to 256 wide"),
         ({"dtype": torch.float64}, "float64"),
         ({"sets": 9}, "8 sets"),

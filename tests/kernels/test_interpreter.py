@@ -4,7 +4,13 @@ import pytest
 
 pytest.importorskip("triton", reason="the interpreter comes with triton")
 
-FILES = ["attention_cases.py", "cosine_cases.py", "operation_cases.py", "gpu_check_cases.py"]
+FILES = [
+    "attention_cases.py",
+    "cosine_cases.py",
+    "operation_cases.py",
+    "tiled_cases.py",
+    "gpu_check_cases.py",
+]
 INTERPRETER = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -14,5 +20,6 @@ def test_cases(file, run_cases):
 
 
 @pytest.mark.slow
-def test_larger_cases(run_cases):
-    run_cases("attention_cases.py", "slow", **INTERPRETER)
+@pytest.mark.parametrize("file", ["attention_cases.py", "tiled_cases.py"])
+def test_larger_cases(file, run_cases):
+    run_cases(file, "slow", **INTERPRETER)

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 from .._dispatch import full_precision
+from .._launch import kind as number_kind
+from .._launch import layout, regular
 from .._library import define, define_vmap, differentiable, fold, unfold
+from .._selfcheck import trusted
 from . import blocked, reference
 from .kind import PER_SET, Kind, Sets, decode, encode
 from .results import AttentionOutput, AttentionOutputWithStatistics
@@ -30,13 +33,41 @@ N_GRADS = 4
 """Outputs with a gradient: output, row mass, set mass, entropy."""
 
 
+def _configuration(
+    tensors: Sequence[Tensor], c_tensor: Tensor | None, sets: Sets, kind: Kind
+) -> tuple[Any, ...]:
+    """What a compiled kernel depends on: shapes and options, and how the arguments lie in memory."""
+    from .tiled_check import form, plain_numbers
+
+    q, v = tensors[0], tensors[2]
+    chosen = (*sets.metric, *(x for x in (sets.allowed, sets.intervene) if x is not None))
+    settled = plain_numbers(kind, c_tensor is not None)
+    settled = settled._replace(precision=kind.precision if q.dtype == torch.float32 else "tf32")
+    if q.dtype == torch.float32 and kind.precision == "auto":
+        exact = torch.get_float32_matmul_precision() == "highest"
+        settled = settled._replace(precision="tf32x3" if exact else "tf32")
+    layouts = tuple(layout(x) for x in tensors)
+    return (
+        q.dtype, (q.shape[3], v.shape[3]), number_kind(q.shape[1]), q.shape[2], layouts, settled,
+        tuple(form(one) for one in chosen), c_tensor is not None,
+    )  # fmt: skip
+
+
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, c_tensor: Tensor | None, held: Sequence[Tensor], numbers: Sequence[int],
     *flags: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     kind = Kind(*flags)
+    sets = decode(held, numbers, kind)
+    if kind.algorithm == "tiled":
+        from . import tiled_check, tiled_launch
+
+        q, k, v = regular(q), regular(k), regular(v)
+        configuration = _configuration((q, k, v, v), c_tensor, sets, kind)
+        if trusted("attention", q.device, configuration, tiled_check.forward_is_right):
+            return tiled_launch.forward(q, k, v, c_tensor, sets, kind)[:6]
     with full_precision(q.device):
-        results = blocked.forward(q, k, v, c_tensor, decode(held, numbers, kind), kind)
+        results = blocked.forward(q, k, v, c_tensor, sets, kind)
     return (results[0].contiguous(), *results[1:])
 
 
@@ -64,19 +95,20 @@ def _backward(
     *flags: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     kind = Kind(*flags)
-    with full_precision(q.device):
-        grads = blocked.backward(
-            grad_output,
-            grad_row,
-            grad_set,
-            grad_entropy,
-            q,
-            k,
-            v,
-            c_tensor,
-            decode(held, numbers, kind),
-            kind,
+    sets = decode(held, numbers, kind)
+    masses = (grad_row, grad_set, grad_entropy)
+    if kind.algorithm == "tiled":
+        from . import tiled_check, tiled_launch
+
+        q, k, v, grad_output = regular(q), regular(k), regular(v), regular(grad_output)
+        configuration = (
+            tuple(x is not None for x in masses),
+            *_configuration((q, k, v, grad_output), c_tensor, sets, kind),
         )
+        if trusted("attention_backward", q.device, configuration, tiled_check.backward_is_right):
+            return tiled_launch.backward(grad_output, *masses, q, k, v, c_tensor, sets, kind)
+    with full_precision(q.device):
+        grads = blocked.backward(grad_output, *masses, q, k, v, c_tensor, sets, kind)
     return grads[0].contiguous(), grads[1].contiguous(), grads[2].contiguous()
 
 
@@ -208,18 +240,28 @@ class _Attention(torch.autograd.Function):
         return (*gradients, *[None] * (1 + len(ctx.flags) + len(held)))
 
 
+def _settled_factor(q: Tensor, c: float | Tensor, kind: Kind) -> tuple[Tensor | None, Kind]:
+    """The factor as a tensor on the device, or as a number: one on the host is read now for a kernel."""
+    if not isinstance(c, Tensor):
+        return None, kind._replace(c=float(c))
+    if kind.algorithm != "tiled":
+        return c, kind
+    return (c.float(), kind) if c.device == q.device else (None, kind._replace(c=float(c)))
+
+
 def run(
-    q: Tensor, k: Tensor, v: Tensor, c: Tensor | None, sets: Sets, kind: Kind
+    q: Tensor, k: Tensor, v: Tensor, c: float | Tensor, sets: Sets, kind: Kind
 ) -> AttentionOutput | AttentionOutputWithStatistics:
-    """Attention by the algorithm that `kind` names."""
+    """Attention by the algorithm that `kind` names; its factor is `c`."""
+    factor, kind = _settled_factor(q, c, kind)
     if kind.algorithm == "map":
         with full_precision(q.device):
-            results = reference.attention(q, k, v, c, sets, kind)
+            results = reference.attention(q, k, v, factor, sets, kind)
     else:
         held, numbers = encode(sets)
         if torch.compiler.is_compiling():
             # A trace of an autograd.Function wants each tensor once.
             k = k.view_as(k) if k is q else k
             v = v.view_as(v) if v is q or v is k else v
-        results = _Attention.apply(q, k, v, c, *kind, *numbers, *held)
+        results = _Attention.apply(q, k, v, factor, *kind, *numbers, *held)
     return AttentionOutputWithStatistics(*results) if kind.statistics else AttentionOutput(*results[:3])

@@ -10,20 +10,31 @@ from typing import NamedTuple
 from .._launch import Layout, chunk_of
 
 __all__ = [
+    "MAX_LISTED",
     "MAX_POSITIONS",
+    "MAX_TILED_WIDTH",
     "MAX_WIDTH",
     "Call",
     "Options",
     "TileConfig",
+    "TiledConfig",
     "backward_config",
     "effective_precision",
     "forward_config",
+    "tiled_columns_config",
+    "tiled_forward_config",
+    "tiled_rows_config",
 ]
 
 MAX_POSITIONS = 64
 """Longest sequence the tile kernels take."""
 MAX_WIDTH = 256
 """Largest d_head and d_v they are tested for."""
+
+MAX_TILED_WIDTH = 128
+"""Largest d_head and d_v of the tiled kernels: a block's output lies in registers."""
+MAX_LISTED = 32
+"""Longest list of keys that the tiled kernels compare with."""
 
 
 class Options(NamedTuple):
@@ -117,3 +128,52 @@ def backward_config(mode: str, n_pos: int, d_head: int, d_v: int) -> TileConfig:
         # triton 3.9 keeps one of the wide chunks too many in registers.
         widest = (32, 32)
     return _tile(n_pos, d_head, d_v, widest, num_stages=2)
+
+
+@dataclass(frozen=True)
+class TiledConfig:
+    """BM rows a program, blocks of BN others, chunks of BD (BV) of the head (value) dimension in products; outputs of
+    BDALL (BVALL) columns."""
+
+    BM: int
+    BN: int
+    BD: int
+    BV: int
+    BDALL: int
+    BVALL: int
+    num_warps: int
+    num_stages: int
+
+
+# Widest chunks of a product, by mode; as for the tiles of short sequences.
+_TILED = {"tf32x3": 16, "ieee": 16, "tf32": 32, "float16": 32, "bfloat16": 64}
+
+
+def _tiled(mode: str, d_head: int, d_v: int, outputs: int, others: int = 32) -> TiledConfig:
+    widest = _TILED[mode]
+    return TiledConfig(
+        BM=32,
+        BN=others,
+        BD=chunk_of(d_head, widest),
+        BV=chunk_of(d_v, widest),
+        BDALL=chunk_of(d_head, MAX_TILED_WIDTH),
+        BVALL=chunk_of(d_v, MAX_TILED_WIDTH),
+        num_warps=8 if outputs > 64 else 4,
+        num_stages=2,
+    )
+
+
+def tiled_forward_config(mode: str, d_head: int, d_v: int) -> TiledConfig:
+    """`mode`: the precision for float32, the dtype's name for the others."""
+    return _tiled(mode, d_head, d_v, d_v)
+
+
+def tiled_rows_config(mode: str, d_head: int, d_v: int) -> TiledConfig:
+    """Of dQ."""
+    return _tiled(mode, d_head, d_v, d_head)
+
+
+def tiled_columns_config(mode: str, d_head: int, d_v: int) -> TiledConfig:
+    """Of dK and dV."""
+    # The fragments of tf32x3 crowd the registers beside two outputs.
+    return _tiled(mode, d_head, d_v, d_head + d_v, others=16 if mode == "tf32x3" else 32)

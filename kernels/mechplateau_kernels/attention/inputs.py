@@ -10,7 +10,9 @@ from torch import Tensor
 from .._dispatch import DTYPES, autocast_dtype
 from .sets import PositionSet, as_set
 
-__all__ = ["autocast", "check_factor", "check_inputs", "checked_set", "checked_sets"]
+__all__ = ["autocast", "check_factor", "check_inputs", "check_precision", "checked_set", "checked_sets"]
+
+PRECISIONS = ("auto", "tf32x3", "ieee", "tf32")
 
 
 def check_inputs(op: str, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -69,6 +71,11 @@ def checked_set(op: str, name: str, chosen: PositionSet | Tensor, q: Tensor) -> 
 
 def checked_sets(op: str, name: str, sets: Sequence[PositionSet | Tensor], q: Tensor) -> list[PositionSet]:
     return [checked_set(op, f"{name}[{i}]", chosen, q) for i, chosen in enumerate(sets)]
+
+
+def check_precision(op: str, precision: str) -> None:
+    if precision not in PRECISIONS:
+        raise ValueError(f"{op}: precision: expected one of {', '.join(PRECISIONS)}; got {precision!r}")
 
 
 def check_factor(op: str, c: float | Tensor, q: Tensor) -> None:

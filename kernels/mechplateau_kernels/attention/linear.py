@@ -11,9 +11,9 @@ from torch import Tensor
 
 from .._dispatch import full_precision
 from . import any_length, reference
-from .choose import Request, choose
+from .choose import Request, choose, tiled_obstacle
 from .configs import MAX_POSITIONS, MAX_WIDTH, Options
-from .inputs import autocast, check_factor, check_inputs, checked_set, checked_sets
+from .inputs import autocast, check_factor, check_inputs, check_precision, checked_set, checked_sets
 from .kind import Kind, Sets
 from .ops import fused_linear_attention
 from .planes import MAX_PLANES, pack
@@ -22,7 +22,6 @@ from .sets import PositionSet
 
 __all__ = ["linear_attention"]
 
-PRECISIONS = ("auto", "tf32x3", "ieee", "tf32")
 OP = "linear_attention"
 
 
@@ -107,8 +106,7 @@ def linear_attention(
         BackendUnavailable: Triton was asked for where it cannot run.
     """
     check_inputs(OP, q, k, v)
-    if precision not in PRECISIONS:
-        raise ValueError(f"{OP}: precision: expected one of {', '.join(PRECISIONS)}; got {precision!r}")
+    check_precision(OP, precision)
     check_factor(OP, c, q)
     chosen = None if intervene is None else checked_set(OP, "intervene", intervene, q)
     permitted = None if allowed is None else checked_set(OP, "allowed", allowed, q)
@@ -125,8 +123,11 @@ def linear_attention(
     pos = q.shape[1]
     plain = permitted is None and not row_statistics
     learned = isinstance(c, Tensor) and c.requires_grad
-    obstacle = _obstacle(q, v, c, len(sets) + (chosen is not None), plain)
-    request = Request(OP, pos, q.device, plain, learned, obstacle)
+    obstacles = {
+        "tile": _obstacle(q, v, c, len(sets) + (chosen is not None), plain),
+        "tiled": tiled_obstacle(q, v, c, sets, (permitted, chosen)),
+    }
+    request = Request(OP, pos, q.device, plain, learned, obstacles)
     algorithm = choose(request, backend, algorithm)
     if algorithm == "tile":
         options = Options(1.0, scale, causal, chosen is not None, len(sets), precision)
@@ -140,11 +141,11 @@ def linear_attention(
         return AttentionOutput(*results)
     given = Sets(sets, permitted, chosen)
     kind = Kind(
-        softmax=False, scale=scale, soft_cap=0.0, causal=causal, c=1.0 if isinstance(c, Tensor) else c, bias=0.0,
+        softmax=False, scale=scale, soft_cap=0.0, causal=causal, c=1.0, bias=0.0,
         n_sets=len(sets), allowed=permitted is not None, intervene=chosen is not None, statistics=row_statistics,
         algorithm=algorithm, precision=precision,
     )  # fmt: skip
-    return any_length.run(q, k, v, c if isinstance(c, Tensor) else None, given, kind)
+    return any_length.run(q, k, v, c, given, kind)
 
 
 def _by_tile(

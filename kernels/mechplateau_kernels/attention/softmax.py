@@ -9,8 +9,8 @@ from typing import Literal, overload
 from torch import Tensor
 
 from . import any_length
-from .choose import Request, choose
-from .inputs import autocast, check_factor, check_inputs, checked_set, checked_sets
+from .choose import Request, choose, tiled_obstacle
+from .inputs import autocast, check_factor, check_inputs, check_precision, checked_set, checked_sets
 from .kind import Kind, Sets
 from .results import AttentionOutput, AttentionOutputWithStatistics
 from .sets import PositionSet
@@ -25,14 +25,14 @@ def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = ..., causal: bool = ..., soft_cap: float | None = ...,
     allowed: PositionSet | Tensor | None = ..., intervene: PositionSet | Tensor | None = ...,
     c: float | Tensor = ..., bias: float = ..., metric_sets: Sequence[PositionSet | Tensor] = ...,
-    row_statistics: Literal[False] = ..., backend: str = ..., algorithm: str = ...,
+    row_statistics: Literal[False] = ..., backend: str = ..., precision: str = ..., algorithm: str = ...,
 ) -> AttentionOutput: ...  # fmt: skip
 @overload
 def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = ..., causal: bool = ..., soft_cap: float | None = ...,
     allowed: PositionSet | Tensor | None = ..., intervene: PositionSet | Tensor | None = ...,
     c: float | Tensor = ..., bias: float = ..., metric_sets: Sequence[PositionSet | Tensor] = ...,
-    row_statistics: Literal[True], backend: str = ..., algorithm: str = ...,
+    row_statistics: Literal[True], backend: str = ..., precision: str = ..., algorithm: str = ...,
 ) -> AttentionOutputWithStatistics: ...  # fmt: skip
 def softmax_attention(
     q: Tensor,
@@ -49,6 +49,7 @@ def softmax_attention(
     metric_sets: Sequence[PositionSet | Tensor] = (),
     row_statistics: bool = False,
     backend: str = "auto",
+    precision: str = "auto",
     algorithm: str = "auto",
 ) -> AttentionOutput | AttentionOutputWithStatistics:
     """Softmax attention `O = A V`, `A = softmax(scale·QKᵀ)` over the keys a query may attend to, of any length.
@@ -72,6 +73,7 @@ def softmax_attention(
         metric_sets: sets or masks to sum |A| over.
         row_statistics: also return each row's largest weight, its position and the row's entropy.
         backend: `"auto"`, `"torch"` or `"triton"`.
+        precision: how Triton multiplies float32, as for `linear_attention`.
         algorithm: `"auto"`, or one of `mk.report()`'s table.
 
     Returns:
@@ -85,6 +87,7 @@ def softmax_attention(
         BackendUnavailable: Triton was asked for where it cannot run.
     """
     check_inputs(OP, q, k, v)
+    check_precision(OP, precision)
     check_factor(OP, c, q)
     chosen = None if intervene is None else checked_set(OP, "intervene", intervene, q)
     permitted = None if allowed is None else checked_set(OP, "allowed", allowed, q)
@@ -103,13 +106,16 @@ def softmax_attention(
 
     q, k, v = autocast(q, k, v)
     learned = isinstance(c, Tensor) and c.requires_grad
-    obstacle = "the tile kernels are for linear attention"
-    request = Request(OP, q.shape[1], q.device, False, learned, obstacle)
+    obstacles = {
+        "tile": "the tile kernels are for linear attention",
+        "tiled": tiled_obstacle(q, v, c, sets, (permitted, chosen)),
+    }
+    request = Request(OP, q.shape[1], q.device, False, learned, obstacles)
     kind = Kind(
         softmax=True, scale=1.0 / math.sqrt(q.shape[3]) if scale is None else float(scale),
-        soft_cap=float(soft_cap or 0.0), causal=causal, c=1.0 if isinstance(c, Tensor) else c, bias=float(bias),
+        soft_cap=float(soft_cap or 0.0), causal=causal, c=1.0, bias=float(bias),
         n_sets=len(sets), allowed=permitted is not None, intervene=chosen is not None, statistics=row_statistics,
-        algorithm=choose(request, backend, algorithm), precision="auto",
+        algorithm=choose(request, backend, algorithm), precision=precision,
     )  # fmt: skip
     given = Sets(sets, permitted, chosen)
-    return any_length.run(q, k, v, c if isinstance(c, Tensor) else None, given, kind)
+    return any_length.run(q, k, v, c, given, kind)

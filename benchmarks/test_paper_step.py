@@ -113,26 +113,44 @@ def test_generation(benchmark, our_way):
         report(benchmark, ours, ratio)
 
 
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
 @pytest.mark.parametrize("n_heads", [1, 4])
-def test_long_generation(benchmark, n_heads):
-    """Of 256 tokens (T = 512) against 16 (T = 32), each for 64 prompts; the factor is that of their FLOPs."""
+def test_long_generation(benchmark, attention, n_heads):
+    """Of 256 tokens (T = 512) against 16 (T = 32), each for 64 prompts; the factor is that of their FLOPs.
+
+    With softmax every new token reads all keys and values from memory, which takes longer than the FLOPs; the second
+    row adds the time of reading as many bytes.
+    """
+    prompts, long_n = 64, 256
 
     def work(n):
-        config = RunConfig.for_task("mws", task={"n": n}, model={"n_heads": n_heads})
+        model_fields = {"n_heads": n_heads, "attention": attention}
+        config = RunConfig.for_task("mws", task={"n": n}, model=model_fields)
         task = config.task
         model = build_model(config.model, vocab_size=task.vocab_size, n_ctx=task.n_ctx).eval()
-        tokens = task.sample(64, torch.Generator().manual_seed(0))
+        tokens = task.sample(prompts, torch.Generator().manual_seed(0))
         with torch.no_grad():
             seen = model.observe(tokens[:, :-1], at=())
         width = config.model.d_model
         flop = sum(24 * width**2 + 4 * width * position for position in range(n + 1, 2 * n))
         return torch.no_grad()(lambda: model.generate_on(seen, task.prompt_length, n)), flop
 
-    (short, short_flop), (long, long_flop) = work(16), work(256)
+    (short, short_flop), (long, long_flop) = work(16), work(long_n)
     brief, lasting = alternate(short, long, rounds=3)
-    times = (brief * long_flop / short_flop, lasting)
-    name = f"generation at T = 512, {n_heads} head{'s' * (n_heads > 1)}"
-    ratio = TABLE.costs(name, "that at T = 32, by FLOPs", times, 1.3)
+    scaled = brief * long_flop / short_flop
+    name = f"generation at T = 512, {attention}, {n_heads} head{'s' * (n_heads > 1)}"
+    at_most = 1.3 if attention == "linear" else None
+    ratio = TABLE.costs(name, "that at T = 32, by FLOPs", (scaled, lasting), at_most)
+    if attention == "softmax":
+        kept = torch.randn(prompts * SIZES.d_model * long_n * 3 // 2)  # keys at a token in the middle
+
+        def read():
+            for _ in range(2 * (long_n - 1)):
+                kept.sum()
+
+        reading, _ = alternate(read, short, rounds=3)
+        against = "that at T = 32, by FLOPs, and reading keys and values"
+        TABLE.costs(name, against, (scaled + reading, lasting), 1.3)
     report(benchmark, long, ratio)
 
 

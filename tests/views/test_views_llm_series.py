@@ -194,3 +194,16 @@ def test_tokens_that_are_undefined_are_shown_as_that() -> None:
         series(["ok"], joined=[]), title="s", examples={"step0": [("p", ["undefined", None])]}
     )
     assert "<td>undefined</td><td><i>undefined</i></td>" in page
+
+
+def test_page_and_figure_go_through_links(tmp_path: Path) -> None:
+    table = series(["ok"] * 3, joined=[1, 2])
+    for name in ("page.html", "figure.svg"):
+        link, target = tmp_path / name, tmp_path / f"elsewhere-{name}"
+        link.symlink_to(target)
+        if name == "page.html":
+            save_series(link, table, title="series")
+        else:
+            plot_series(table).save(link)
+        assert link.is_symlink()
+        assert target.stat().st_size > 1000

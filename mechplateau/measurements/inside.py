@@ -14,7 +14,7 @@ from mechplateau.measurements.columns import Column
 from mechplateau.measurements.outputs import OfOutputs
 from mechplateau.metrics.similarity import count_pairs
 from mechplateau.objectives import Batch
-from mechplateau.tasks import SequenceTask
+from mechplateau.tasks import MatrixCompletion, SequenceTask
 
 _NO_PROGRESS = "Ω has no row, or attention is not finite"
 
@@ -161,16 +161,18 @@ class HiddenSize(OfHidden):
 
 
 def keeps_pictures(setting: Setting) -> bool:
-    """Whether pictures are kept at checkpoints: of a model that shows its attention, on a task of tokens."""
-    return (
-        isinstance(setting.task, SequenceTask)
-        and AttentionProgress.misfit(setting.task, setting.model) is None
-    )
+    """Whether pictures are kept at checkpoints: of a model that shows its attention, on a task of tokens, or of
+    matrices of one size."""
+    task = setting.task
+    if isinstance(task, MatrixCompletion):
+        return not task.mixture
+    return isinstance(task, SequenceTask) and AttentionProgress.misfit(task, setting.model) is None
 
 
 @torch.no_grad()
 def pictures(model: Any, batch: Batch, setting: Setting) -> dict[str, Tensor]:
-    """`pattern.L{layer}` `[head, query, key]`, the batch mean, and `cosine.{place}` `[n_outputs, n_outputs]`.
+    """`pattern.L{layer}` `[head, query, key]`, the batch mean, and `cosine.{place}` `[n_outputs, n_outputs]`, of
+    matrices `[cell, cell]`.
 
     None of them where `keeps_pictures` says so.
     """
@@ -178,9 +180,11 @@ def pictures(model: Any, batch: Batch, setting: Setting) -> dict[str, Tensor]:
         return {}
     seen = model.observe(batch.inputs, at=setting.places, keep_patterns=True)
     kept = {f"pattern.L{layer}": record.map().mean(0) for layer, record in enumerate(seen.records)}
-    rows = torch.tensor(setting.sequences.output_rows, device=setting.device)
     for place in setting.places:
-        kept[f"cosine.{place}"] = metrics.cosine_matrix(seen.hidden[place][:, rows])
+        hidden = seen.hidden[place]
+        if isinstance(setting.task, SequenceTask):
+            hidden = hidden[:, torch.tensor(setting.task.output_rows, device=setting.device)]
+        kept[f"cosine.{place}"] = metrics.cosine_matrix(hidden)
     return kept
 
 

@@ -261,16 +261,19 @@ class Encoder(HookedRootModule):
         out: Tensor = self.readout(x)
         return out
 
-    def observe(self, tokens: Int[Tensor, "batch cell"], *, at: Iterable[str] = ()) -> Observation:
+    def observe(
+        self, tokens: Int[Tensor, "batch cell"], *, at: Iterable[str] = (), keep_patterns: bool = True
+    ) -> Observation:
         """One forward that leaves behind what measurements need.
 
         Args:
             tokens: what the model sees.
             at: further places of hidden states: "final", what the read-out sees. What each layer hands on, "L0_out", …,
                 is always kept.
+            keep_patterns: also keep each layer's attention map, in its record.
 
         Returns:
-            outputs, hidden states, and a record of each layer with its attention map.
+            outputs, hidden states, and a record a layer.
 
         Raises:
             UserError: no such place, or tokens that `forward` does not take.
@@ -285,10 +288,10 @@ class Encoder(HookedRootModule):
 
         places = dict.fromkeys([*at, *(f"L{layer}_out" for layer in range(len(self.blocks)))])
         blocks: Sequence[Any] = list(self.blocks)
-        records = [AttentionRecord(keep_pattern=True) for _ in blocks]
+        records = [AttentionRecord(keep_pattern=keep_patterns) for _ in blocks]
         try:
             for block in blocks:
-                block.attn.keep = True
+                block.attn.keep = keep_patterns
             with self.hooks(
                 fwd_hooks=[(place_hook(self.model_config, place), keep(place)) for place in places]
             ):

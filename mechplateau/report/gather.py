@@ -15,6 +15,7 @@ from mechplateau.models.kinds import kind_of
 from mechplateau.paths import file_path
 from mechplateau.report.claims import claims_of
 from mechplateau.report.development import llc_section
+from mechplateau.report.matrices import matrix_sections
 from mechplateau.report.stages import stage_sections
 from mechplateau.runs import Run, load_run
 from mechplateau.signs import Plateau
@@ -68,7 +69,7 @@ def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
 
 def _sections(run: Run) -> tuple[views.SectionView, ...]:
     """What else was found out about the run."""
-    found = (*stage_sections(run), llc_section(run))
+    found = (*matrix_sections(run), *stage_sections(run), llc_section(run))
     return tuple(section for section in found if section is not None)
 
 

@@ -29,8 +29,8 @@ import pandas as pd
 from mechplateau.circuits.completion import by_partner, copy_check, permuted_positions, probe_cells
 from mechplateau.circuits.number_embeddings import number_embeddings, position_cosines
 from mechplateau.errors import UserError
+from mechplateau.files import write_text
 from mechplateau.runs import Run
-from mechplateau.runs.files import write_text
 from mechplateau.runs.record import read_json
 from mechplateau.studies.figures import CheckpointMeasure
 from mechplateau.tasks.matrices import same_column, same_row

@@ -1,0 +1,94 @@
+"""Matrices with masked cells, and attention between cells: what matrix completion shows in a report.
+
+Plain arrays in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from mechplateau.views.figure import PaperFigure, style
+
+_OUTLINE = "#c2410c"
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixView:
+    """A matrix and what was predicted for it.
+
+    Attributes:
+        truth: `[row, column]`.
+        masked: bool `[row, column]`: the cells that were to be filled in.
+        predicted: name (of a phase, say) → prediction `[row, column]`.
+    """
+
+    truth: np.ndarray
+    masked: np.ndarray
+    predicted: Mapping[str, np.ndarray]
+
+
+def draw_matrices(matrices: Sequence[MatrixView]) -> PaperFigure:
+    """Truth and predictions side by side, a line a matrix; masked cells are outlined in all of them.
+
+    One color scale for all, symmetric around 0.
+    """
+    names = ["truth", *matrices[0].predicted]
+    shown = [[view.truth, *view.predicted.values()] for view in matrices]
+    limit = max(float(np.nanmax(np.abs(values))) for line in shown for values in line) or 1.0
+    with matplotlib.rc_context(style()):
+        sheet = PaperFigure(1.55 * len(names) + 0.5, 1.6 * len(matrices) + 0.3)
+        axes = sheet.subplots(len(matrices), len(names), squeeze=False)
+        image = None
+        for line, view, values in zip(axes, matrices, shown, strict=True):
+            for ax, one in zip(line, values, strict=True):
+                image = ax.imshow(one, cmap="RdBu_r", vmin=-limit, vmax=limit)
+                _outline(ax, view.masked)
+        for ax, name in zip(axes[0], names, strict=True):
+            ax.set_title(name, fontsize=8)
+        if image is not None:
+            sheet.colorbar(image, ax=axes, shrink=0.7, label="value")
+    return sheet
+
+
+def draw_cell_attention(patterns: Mapping[str, Sequence[np.ndarray]], shape: tuple[int, int]) -> PaperFigure:
+    """Head maps between cells, a column a head and a line a name (of a phase, say); lines part the matrix's rows.
+
+    Args:
+        patterns: name → one `[head, query, key]` a layer.
+        shape: rows and columns of the matrix; its cells are numbered row after row.
+    """
+    heads = [
+        (layer, head) for layer, one in enumerate(next(iter(patterns.values()))) for head in range(len(one))
+    ]
+    with matplotlib.rc_context(style()):
+        sheet = PaperFigure(1.25 * len(heads) + 0.5, 1.35 * len(patterns) + 0.4)
+        axes = sheet.subplots(len(patterns), len(heads), squeeze=False)
+        for line, (name, layers) in zip(axes, patterns.items(), strict=True):
+            for ax, (layer, head) in zip(line, heads, strict=True):
+                ax.imshow(layers[layer][head], cmap="viridis", vmin=0)
+                for row in range(1, shape[0]):
+                    ax.axhline(row * shape[1] - 0.5, color="white", linewidth=0.4)
+                    ax.axvline(row * shape[1] - 0.5, color="white", linewidth=0.4)
+                ax.set_xticks([])
+                ax.set_yticks([])
+            line[0].set_ylabel(name, fontsize=7)
+        for ax, (layer, head) in zip(axes[0], heads, strict=True):
+            ax.set_title(f"L{layer}H{head}", fontsize=7)
+    return sheet
+
+
+def _outline(ax: Axes, masked: np.ndarray) -> None:
+    ax.set_xticks([])
+    ax.set_yticks([])
+    for row, column in zip(*np.nonzero(masked), strict=True):
+        box = Rectangle((column - 0.45, row - 0.45), 0.9, 0.9, fill=False, edgecolor=_OUTLINE, linewidth=1.2)
+        ax.add_patch(box)
+
+
+__all__ = ["MatrixView", "draw_cell_attention", "draw_matrices"]

@@ -1,0 +1,64 @@
+"""Matrix completion in a report: matrices with their masked cells, head maps, a table of heads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mechplateau import RunConfig, train
+from mechplateau.report import save_report
+from mechplateau.report.gather import run_view
+from mechplateau.report.matrices import matrix_sections
+from mechplateau.views.matrices import MatrixView, draw_cell_attention, draw_matrices
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    config = RunConfig.for_task(
+        "matrix_completion",
+        preset="tiny",
+        model={"n_layers": 2, "n_heads": 2, "d_model": 16},
+        training={"steps": 4, "batch_size": 4},
+        evaluation={"every": 2, "samples": 8},
+    )
+    return train(config, runs_dir=tmp_path_factory.mktemp("runs"))
+
+
+def test_sections_of_a_run(run):
+    matrices, heads = matrix_sections(run)
+    assert matrices.title == "Matrices"
+    assert matrices.text[0].startswith("No plateau")
+    assert matrices.picture is not None
+    assert len(heads.rows) == 4
+    assert heads.columns[:3] == ("layer", "head", "class")
+    assert {row[2] for row in heads.rows} <= {"row", "col", "self", "cross", "mixed"}
+    # Uniform over 16 cells: (1 − 0.3) · 6 / 16.
+    assert "0.26 there" in heads.text[1]
+
+
+def test_the_report_of_a_run(run, tmp_path):
+    page = save_report(run, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Where heads look" in page
+    view = run_view(run)
+    checkpoint = view.checkpoints[-1]
+    assert [one.shape for one in checkpoint.pattern] == [(2, 16, 16)] * 2
+    assert checkpoint.cosine.shape == (16, 16)
+    np.testing.assert_allclose(checkpoint.pattern[0].sum(-1), 1, atol=1e-5)
+
+
+def test_masked_cells_are_outlined():
+    truth = np.array([[0.5, -1.0], [0.25, 0.0]])
+    masked = np.array([[True, False], [False, True]])
+    sheet = draw_matrices([MatrixView(truth, masked, {"after": truth * 0.5})])
+    pictures = [ax for ax in sheet.axes if ax.images and ax.get_title("left") in ("truth", "after")]
+    assert len(pictures) == 2
+    for ax in pictures:
+        corners = {tuple(np.round(np.add(patch.get_xy(), 0.45)).astype(int)) for patch in ax.patches}
+        assert corners == {(0, 0), (1, 1)}  # (column, row)
+        assert ax.images[0].get_clim() == (-1.0, 1.0)
+
+
+def test_head_maps_are_parted_by_row():
+    sheet = draw_cell_attention({"after": [np.full((3, 6, 6), 1 / 6)]}, (2, 3))
+    assert [ax.get_title("left") for ax in sheet.axes] == ["L0H0", "L0H1", "L0H2"]
+    assert sorted(line.get_ydata()[0] for line in sheet.axes[0].lines if line.get_ydata()[0] > 1) == [2.5]

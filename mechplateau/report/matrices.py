@@ -9,7 +9,7 @@ import torch
 from mechplateau.circuits.completion import heads
 from mechplateau.circuits.patching import activations
 from mechplateau.runs import Run
-from mechplateau.signs import completion_phases
+from mechplateau.signs import Phases, completion_phases
 from mechplateau.tasks import MatrixCompletion
 from mechplateau.views import SectionView
 from mechplateau.views.figure import PaperFigure
@@ -30,7 +30,7 @@ def matrix_sections(run: Run) -> tuple[SectionView, ...]:
     if not isinstance(task, MatrixCompletion) or not run.steps:
         return ()
     phases = completion_phases(run.metrics, task.second_moment)
-    steps = _steps(run)
+    steps = _steps(run, phases)
     text = (f"{phases.verdict}.".capitalize(), "Masked cells are outlined: the model sees the others only.")
     return (
         SectionView("Matrices", text, *_matrices(run, task, steps)),
@@ -38,12 +38,21 @@ def matrix_sections(run: Run) -> tuple[SectionView, ...]:
     )
 
 
-def _steps(run: Run) -> dict[str, int]:
-    """Checkpoints before, on and after the plateau; the first and the last where there is none."""
-    phases = run.phases
-    found = {"before": phases.before, "during": phases.during, "after": phases.after}
-    named = {f"{name}, step {step}": step for name, step in found.items() if step is not None}
-    return named or {f"step {step}": step for step in (run.steps[0], run.steps[-1])}
+def _steps(run: Run, phases: Phases) -> dict[str, int]:
+    """Checkpoints in the middle of the copying plateau, at the drop, and at the end; the first where it has none."""
+    middle = None
+    if phases.copying is not None:
+        left = run.steps[-1] if phases.onset is None else phases.onset
+        middle = (phases.copying + left) / 2
+    wanted = {"copying": middle, "drop": phases.drop, "end": run.steps[-1]}
+    if middle is None:
+        wanted = {"start": run.steps[0], **wanted}
+    found: dict[str, int] = {}
+    for name, step in wanted.items():
+        if step is not None:
+            nearest = min(run.steps, key=lambda kept: abs(kept - step))
+            found[f"{name}, step {nearest}"] = nearest
+    return found
 
 
 def _matrices(run: Run, task: MatrixCompletion, steps: Mapping[str, int]) -> tuple[PaperFigure, str]:

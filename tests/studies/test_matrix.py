@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mechplateau.config import RunConfig
+from mechplateau import RunConfig, train
 from mechplateau.models.kinds import kind_of
-from mechplateau.studies import study_named
+from mechplateau.studies import Material, study_named
+from mechplateau.studies.matrix import inside, pictures
+from mechplateau.studies.matrix.inside import Inside
 from mechplateau.studies.matrix.numbers import around, from_table
 
 STUDY = study_named("matrix")
@@ -90,3 +92,46 @@ def test_claims_can_be_violated_at_every_scale():
         for scale in ("paper", "tiny", "small"):
             low, high = claim.range(scale)
             assert low is not None or high is not None
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Three steps of a narrow encoder."""
+    config = RunConfig.for_task(
+        "matrix_completion",
+        preset="tiny",
+        model={"n_heads": 2, "d_model": 16},
+        training={"steps": 3, "batch_size": 4},
+        evaluation={"every": 1, "samples": 8},
+    )
+    return train(config, runs_dir=tmp_path_factory.mktemp("runs"))
+
+
+def test_checkpoints_are_looked_at_once(run, monkeypatch):
+    table = Inside().measure(run, "tiny")
+    assert table["step"].tolist() == list(run.steps) == [0, 3]
+    assert {"copy_mask", "probe_masked_L1", "partner_other", "sign_auc", "position_col"} <= set(table)
+    assert table.notna().all(axis=None)
+    monkeypatch.setattr(inside, "look", lambda *_: pytest.fail("looked at again"))
+    assert Inside().measure(run, "tiny").equals(table)
+
+
+def test_numbers_of_a_run(run):
+    found = STUDY.numbers(run, "tiny")
+    assert found["steps"] == 3
+    assert found["dropped"] == 0.0
+    assert 0 < found["partner_error_other"] < 5
+    # Nothing is copied after three steps, so there is no level to compare with.
+    assert found["identifiable_share"] is None
+
+
+@pytest.mark.parametrize("id", ["3", "4", "19"])
+def test_pictures(run, id, monkeypatch):
+    monkeypatch.setattr(pictures, "_MATRICES", 8)
+    figure = STUDY.figure(id)
+    material = Material("tiny", {}, {}, {"mc": [run]})
+    assert figure.picture(material).axes
+    if figure.data is not None:
+        table = figure.data(material)
+        assert len(table) > 3
+        assert table.notna().all(axis=None)

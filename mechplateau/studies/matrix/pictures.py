@@ -99,7 +99,7 @@ def attention_maps(material: Material) -> PaperFigure:
         for layer, name in enumerate(names):
             for head in range(n_heads):
                 ax = axes[layer][head]
-                image = ax.imshow(kept[name][:, head].mean(0), cmap="viridis", vmin=0)
+                image = ax.imshow(kept[name][:, head].mean(0).numpy(), cmap="viridis", vmin=0)
                 ax.set_title(f"L{layer}H{head}", fontsize=7)
                 # A line after each row of the matrix.
                 for row in range(1, task.m):
@@ -122,13 +122,15 @@ def other_matrices_table(material: Material) -> pd.DataFrame:
     task, model = _task(run), run.model(run.steps[-1])
     lines = []
     for what, other in _others(task):
-        batch = other.batch(1024, seed=_SEED)
+        batch = other.batch(2 * _MATRICES, seed=_SEED)
         unit = float(batch.targets.square().mean())
         with torch.no_grad():
             losses = completion_losses(batch)(model(batch.inputs))
         shape = (-1, other.m, other.n)
-        completed, _ = complete(batch.targets[:256].view(shape), batch.observed[:256].view(shape))
-        theirs = float((completed - batch.targets[:256].view(shape)).square().mean())
+        few = slice(0, _MATRICES // 2)
+        targets, observed = batch.targets[few].view(shape), batch.observed[few].view(shape)
+        completed, _ = complete(targets, observed)
+        theirs = float((completed - targets).square().mean())
         lines.append(
             {"what": what, **{name: value / unit for name, value in losses.items()}, "nuclear": theirs / unit}
         )

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from mechplateau.cli import llm, runs, studies
+from mechplateau.cli import development, llm, runs, studies
 from mechplateau.cli.failing import fail
 from mechplateau.errors import UserError
 
@@ -48,6 +48,8 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "list": runs.list_,
     "sweep": runs.sweep,
     "demo": runs.demo,
+    "llc": development.llc,
+    "stages": development.stages,
     "llm": llm.llm,
     "figure": studies.figure,
     "figures": studies.figures,

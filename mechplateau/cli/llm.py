@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mechplateau.cli import bars
+from mechplateau.errors import UserError
 from mechplateau.paths import local_path
 
 if TYPE_CHECKING:
@@ -89,6 +90,11 @@ def llm(
     from mechplateau.llm import SeriesConfig, analysis_folder, analyze_series, load_prompts
     from mechplateau.views.llm_series import plot_series, save_series
 
+    if (local_path(series) / "config.yaml").is_file():
+        raise UserError(
+            f"{series}: a run of ours, not a series of language models; use `mechplateau llc {series}` for its "
+            "learning coefficients, `mechplateau show` and `report` for the rest"
+        )
     config = SeriesConfig.parse(
         {
             "n_prompts": n_prompts,

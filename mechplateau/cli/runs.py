@@ -99,7 +99,7 @@ def columns(source: Source, set_: Set = None, preset: Preset = None) -> None:
 
 def show(run: RunName, runs_dir: RunsDir = Path("runs")) -> None:
     """Print what came out of a run."""
-    _print_run(_find(run, runs_dir))
+    _print_run(find_run(run, runs_dir))
 
 
 def report(
@@ -120,7 +120,7 @@ def report(
     from mechplateau.views import is_stdout
 
     _expect_cpu()
-    path = save_report([_find(run, runs_dir) for run in runs], output)
+    path = save_report([find_run(run, runs_dir) for run in runs], output)
     if not is_stdout(path):  # there the page itself was written
         print(path)
 
@@ -298,7 +298,7 @@ def _check_trackers(names: list[str] | None) -> None:
         check_tracker(name)
 
 
-def _find(name: str, runs_dir: Path) -> Run:
+def find_run(name: str, runs_dir: Path) -> Run:
     """A run by folder, name, or the beginning of a name that no other shares."""
     from mechplateau.errors import RunError
     from mechplateau.runs import load_run
@@ -315,6 +315,8 @@ def _find(name: str, runs_dir: Path) -> Run:
         raise RunError(
             f"{name}: several runs begin so: {', '.join(path.name for path in matches[:5])}; give more of the name"
         )
+    if (folder := local_path(name)).is_dir() and any(folder.glob("*/config.json")):
+        raise RunError(f"{name}: checkpoints of a language model, not a run; use `mechplateau llm {name}`")
     raise RunError(
         f"{name}: no such run in {runs_dir}; `mechplateau list --runs-dir {runs_dir}` shows the runs there are"
     )

@@ -1,0 +1,79 @@
+"""`mechplateau llc` and `stages`: what they print, keep and refuse."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from mechplateau.config import RunConfig
+from mechplateau.training import train
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    config = RunConfig.for_task(
+        "mws",
+        task={"n": 3, "k": 2, "p": 5, "max_num": 4},
+        model={"d_model": 8},
+        training={"steps": 6, "batch_size": 8},
+        checkpoints={"every": 3},
+        evaluation={"samples": 8},
+    )
+    runs = tmp_path_factory.mktemp("cli")
+    return train(config, runs_dir=runs / "runs", threads=1).path
+
+
+def call(*arguments, cwd):
+    done = subprocess.run(
+        [sys.executable, "-m", "mechplateau", *map(str, arguments)], capture_output=True, text=True, cwd=cwd
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_coefficients_are_printed_with_their_verdicts_and_drawn(folder, tmp_path):
+    settings = ("--chains", 2, "--draws", 3, "--batch-size", 8, "--n-beta", 50, "--steps", "0,6")
+    code, out, err = call("llc", folder, *settings, "--out", tmp_path / "llc.png", cwd=tmp_path)
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0].split()[:3] == ["step", "L(w*)", "E[L]"]
+    assert [line.split()[0] for line in lines[1:3]] == ["0", "6"]
+    assert "trivial loss 1.2" in out
+    assert "Too few checkpoints to hold λ̂ against the loss." in out
+    assert (tmp_path / "llc.png").stat().st_size > 10_000
+    assert len(list(folder.glob("notes/llc-*/*.safetensors"))) == 2
+    assert "Traceback" not in err
+
+
+def test_stages_of_a_run_too_short_for_any(folder, tmp_path):
+    code, out, err = call("stages", folder, "--column", "loss", cwd=tmp_path)
+    assert (code, err) == (0, "")
+    assert out.startswith("loss: None (")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("llc", "RUN", "--steps", "7"), "no checkpoint at step 7; kept: 0, 3, 6"),
+        (("llc", "RUN", "--steps", ","), "--steps: expected all, or steps and phases"),
+        (
+            ("llc", "RUN", "--chains", "0", "--step-size", "1e-5"),
+            "chains: expected a whole number of at least 1",
+        ),
+        (("llc", "RUN", "--part", "nothing"), "parts: no such weights 'nothing'"),
+        (("stages", "RUN", "--column", "height"), "height"),
+        (("llm", "RUN"), "a run of ours, not a series of language models; use `mechplateau llc"),
+        (("llc", "SERIES"), "checkpoints of a language model, not a run; use `mechplateau llm"),
+    ],
+)
+def test_a_mistake_is_one_line(folder, tmp_path, arguments, said):
+    series = tmp_path / "series" / "step-1"
+    series.mkdir(parents=True)
+    (series / "config.json").write_text("{}")
+    given = [{"RUN": folder, "SERIES": series.parent}.get(argument, argument) for argument in arguments]
+    code, out, err = call(*given, cwd=tmp_path)
+    assert code == 2
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert out == ""

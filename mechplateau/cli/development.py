@@ -24,8 +24,8 @@ def llc(
     steps: Annotated[
         str | None,
         typer.Option(
-            help="all, or kept steps and phases: 0,120,during,after (default: before, during and after the plateau; all "
-            "where there is none)."
+            help="all, or kept steps and phases: 0,120,during,after (default: before, during and after the "
+            "plateau; all where there is none)."
         ),
     ] = None,
     step_size: Annotated[

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
+from mechplateau.cli import main
 from mechplateau.config import RunConfig
 from mechplateau.training import train
 
@@ -25,16 +25,23 @@ def folder(tmp_path_factory):
     return train(config, runs_dir=runs / "runs", threads=1).path
 
 
-def call(*arguments, cwd):
-    done = subprocess.run(
-        [sys.executable, "-m", "mechplateau", *map(str, arguments)], capture_output=True, text=True, cwd=cwd
-    )
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """The command in this process: exit code, standard output, standard error."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["mechplateau", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ending:
+            main()
+        out, err = capsys.readouterr()
+        return ending.value.code, out, err
+
+    return run
 
 
-def test_coefficients_are_printed_with_their_verdicts_and_drawn(folder, tmp_path):
+def test_coefficients_are_printed_with_their_verdicts_and_drawn(folder, call, tmp_path):
     settings = ("--chains", 2, "--draws", 3, "--batch-size", 8, "--n-beta", 50, "--steps", "0,6")
-    code, out, err = call("llc", folder, *settings, "--out", tmp_path / "llc.png", cwd=tmp_path)
+    code, out, err = call("llc", folder, *settings, "--out", tmp_path / "llc.png")
     assert code == 0, err
     lines = out.splitlines()
     assert lines[0].split()[:3] == ["step", "L(w*)", "E[L]"]
@@ -46,8 +53,8 @@ def test_coefficients_are_printed_with_their_verdicts_and_drawn(folder, tmp_path
     assert "Traceback" not in err
 
 
-def test_stages_of_a_run_too_short_for_any(folder, tmp_path):
-    code, out, err = call("stages", folder, "--column", "loss", cwd=tmp_path)
+def test_stages_of_a_run_too_short_for_any(folder, call):
+    code, out, err = call("stages", folder, "--column", "loss")
     assert (code, err) == (0, "")
     assert out.startswith("loss: None (")
 
@@ -67,12 +74,12 @@ def test_stages_of_a_run_too_short_for_any(folder, tmp_path):
         (("llc", "SERIES"), "checkpoints of a language model, not a run; use `mechplateau llm"),
     ],
 )
-def test_a_mistake_is_one_line(folder, tmp_path, arguments, said):
+def test_a_mistake_is_one_line(folder, call, tmp_path, arguments, said):
     series = tmp_path / "series" / "step-1"
     series.mkdir(parents=True)
     (series / "config.json").write_text("{}")
     given = [{"RUN": folder, "SERIES": series.parent}.get(argument, argument) for argument in arguments]
-    code, out, err = call(*given, cwd=tmp_path)
+    code, out, err = call(*given)
     assert code == 2
     assert said in err
     assert len(err.splitlines()) == 1

@@ -12,7 +12,7 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 TL4     := .venv-tl4
 
-.PHONY: setup demo demo-llm test test-tl4 test-slow check benchmarks lock clean
+.PHONY: setup demo demo-llm test test-benchmarks test-tl4 test-slow check benchmarks lock clean
 
 setup: $(STAMP)
 
@@ -34,7 +34,11 @@ demo-llm: $(STAMP)
 	$(BIN)/mechplateau llm demo --runs-dir $(RUNS)
 
 test: check
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal --ignore tests/benchmarks
+
+# The tests of the scripts under benchmarks/.
+test-benchmarks: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal tests/benchmarks
 
 # The tests that need no HookedTransformer, on the newest TransformerLens 4: a second environment that sees the first
 # one's packages behind its own.

@@ -23,6 +23,7 @@ For single patches, or to see the logits, use `run_patched`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -183,31 +184,30 @@ def patch_sweep(
     estimates: dict[Key, list[Each]] = {}
     base: list[Each] = []
     best: list[Each] = []
-    for first in range(0, len(inputs), batch_size):
-        part = slice(first, first + batch_size)
-        right = TokenBatch(tokens[part].to(inputs.device)).targets[:, list(scored)]
-        given = activations(donor, donor_inputs[part], names)
-        best.append(_summed(donor(donor_inputs[part]), scored, right))
-        heads = {name: _heads(name, given[name], by_head) for name in names}
-        if method != "exact":
-            changes = first_order_changes(recipient, inputs[part], given, right, scored)
-            _add_estimates(estimates, changes, heads, patched_at)
-        if method == "gradient":
-            base.append(_summed(recipient(inputs[part]), scored, right))
-            continue
-        batch = _Batch(Resumer(recipient, inputs[part], scored, memory_limit), right)
-        base.append(batch.base.sum(axis=-1))
-        cost = {name: batch.cost(name, patched_at) for name in names}
-        if bar is None:
-            whole = sum(cost[name] * len(heads[name]) for name in names) * len(inputs) // len(right)
-            bar = make_bar(total=whole, desc="patching")
-        for name in names:
-            for head in heads[name]:
-                for position, each in batch.patched(name, given[name], head, patched_at):
-                    totals.setdefault((name, head, position), []).append(each)
-                bar.update(cost[name])
-    if bar is not None:
-        bar.close()
+    with ExitStack() as stack:
+        for first in range(0, len(inputs), batch_size):
+            part = slice(first, first + batch_size)
+            right = TokenBatch(tokens[part].to(inputs.device)).targets[:, list(scored)]
+            given = activations(donor, donor_inputs[part], names)
+            best.append(_summed(donor(donor_inputs[part]), scored, right))
+            heads = {name: _heads(name, given[name], by_head) for name in names}
+            if method != "exact":
+                changes = first_order_changes(recipient, inputs[part], given, right, scored)
+                _add_estimates(estimates, changes, heads, patched_at)
+            if method == "gradient":
+                base.append(_summed(recipient(inputs[part]), scored, right))
+                continue
+            batch = _Batch(Resumer(recipient, inputs[part], scored, memory_limit), right)
+            base.append(batch.base.sum(axis=-1))
+            cost = {name: batch.cost(name, patched_at) for name in names}
+            if bar is None:
+                whole = sum(cost[name] * len(heads[name]) for name in names) * len(inputs) // len(right)
+                bar = stack.enter_context(closing(make_bar(total=whole, desc="patching")))
+            for name in names:
+                for head in heads[name]:
+                    for position, each in batch.patched(name, given[name], head, patched_at):
+                        totals.setdefault((name, head, position), []).append(each)
+                    bar.update(cost[name])
     return _result(totals, estimates, _means(base, len(scored)), _means(best, len(scored)), len(scored))
 
 

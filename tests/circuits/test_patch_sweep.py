@@ -134,6 +134,16 @@ def test_progress_reaches_the_end(tokens, heard):
     assert heard.open == 0
 
 
+def test_an_interruption_leaves_no_bar_open(tokens, heard):
+    def interrupt(done):
+        raise KeyboardInterrupt
+
+    heard.then = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        patch_sweep(make_model(), make_model(seed=1), tokens, hooks=["hook_embed"], progress=heard)
+    assert heard.open == 0
+
+
 def test_bad_requests_are_one_line_and_leave_no_hook(tokens):
     recipient, donor = make_model(), make_model(seed=1)
     with pytest.raises(UserError, match=r"no hook 'hook_embd'"):

@@ -87,7 +87,10 @@ def figures(
         table.add_row(one.id, one.title, f"{cost(chosen, one, scale, several):,}", f"{finished} of {needed}")
     console = Console()
     console.print(table, highlight=False)
-    lines = [f"{id}: {other.what}; {', '.join(other.commands)}" for id, other in chosen.elsewhere.items()]
+    lines = [
+        f"{id}: {'; '.join(filter(None, [other.what, ', '.join(other.commands)]))}"
+        for id, other in chosen.elsewhere.items()
+    ]
     others = [study_named(name) for name in study_names() if name != chosen.name]
     lines += [f"Another study: {other.title}; mechplateau figures {other.name}" for other in others]
     for line in lines:

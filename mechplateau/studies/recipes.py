@@ -166,5 +166,7 @@ def checked_scale(name: str, recipes: Iterable[Recipe]) -> str:
     """
     scales = scales_of(recipes)
     if name not in scales:
-        raise UserError(f"scale: expected {' or '.join(scales)}, got {name!r}")
+        *others, last = scales
+        known = f"{', '.join(others)} or {last}" if others else last
+        raise UserError(f"scale: expected {known}, got {name!r}")
     return name

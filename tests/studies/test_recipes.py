@@ -84,6 +84,8 @@ def test_scales_are_the_papers_and_the_presets():
     assert scales_of([]) == ("paper",)
     with pytest.raises(UserError, match="scale: expected paper or small, got 'x'"):
         checked_scale("x", RECIPES.values())
+    with pytest.raises(UserError, match="scale: expected paper, got 'x'"):
+        checked_scale("x", [])
 
 
 def test_finished_runs_are_reused(toy, tmp_path, monkeypatch, heard):

@@ -14,6 +14,7 @@ import pytest
 from mechplateau import signs
 from mechplateau.cli import console
 from mechplateau.config import RunConfig
+from mechplateau.errors import RunError
 from mechplateau.report import run_view
 from mechplateau.report.claims import claims_of
 from mechplateau.runs import Run
@@ -244,3 +245,27 @@ def small_run(solved: bool) -> pd.DataFrame:
     steps = np.arange(100)
     loss = np.where(steps < 20, 3 - steps / 20, 2.0)
     return pd.DataFrame({"step": steps, "loss": loss, "accuracy": 1.0 if solved else 0.2})
+
+
+def test_a_run_in_progress_is_shown_to_be_on_its_plateau(run, monkeypatch, capsys):
+    """By `show`, the verdict and the cards; its phases have no "during" yet."""
+    fresh = Run(run.path)
+    fresh.__dict__["metrics"] = recorded().iloc[:120]
+    monkeypatch.setattr(Run, "status", "running")
+    since = fresh.signs.plateau.onset
+    assert 66 <= since <= 73
+    view = run_view(fresh, pictures=False)
+    said = f"since step {since}, no drop yet up to step 120."
+    console.print_run(fresh)
+    page = unescape(render_report(view))
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert said in page
+    assert f"on a plateau since step {since}, no drop yet<" in page
+    assert fresh.phases.during is None
+    with pytest.raises(RunError, match=rf"no plateau with a drop was found, .* {said}"):
+        fresh.phases.step("during")
+    # The same rows of a run that ended there are no plateau: nothing more will come.
+    monkeypatch.setattr(Run, "status", "finished")
+    done = Run(run.path)
+    done.__dict__["metrics"] = recorded().iloc[:120]
+    assert done.signs.plateau.state == "none"

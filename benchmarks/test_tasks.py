@@ -15,7 +15,7 @@ from side_by_side import TABLE, alternate
 from mechplateau.config import RunConfig
 from mechplateau.measurements import Setting
 from mechplateau.models import build_model
-from mechplateau.tasks import MovingWindowSum, task_names
+from mechplateau.tasks import MovingWindowSum, SequenceTask, task_class, task_names
 from mechplateau.training.measure import Measurer
 from mechplateau.training.memory import freed_memory_kept
 from mechplateau.training.optimizers import build_optimizer
@@ -24,7 +24,7 @@ from mechplateau.training.step import update
 CPU = torch.device("cpu")
 
 
-@pytest.mark.parametrize("name", task_names())
+@pytest.mark.parametrize("name", [n for n in task_names() if issubclass(task_class(n), SequenceTask)])
 def test_measuring_at_every_step(benchmark, name):
     config = RunConfig.for_task(name)
     task = config.task

@@ -106,7 +106,7 @@ class AccuracyPerOutput(OfGenerated):
 
 @register_measurement
 class LossPerOutput(OfOutputs):
-    """Cross-entropy at each output."""
+    """The objective at each output."""
 
     name: ClassVar[str] = "loss_per_output"
 
@@ -116,12 +116,17 @@ class LossPerOutput(OfOutputs):
 
     def columns(self) -> tuple[Column, ...]:
         return tuple(
-            Column(f"loss_out_{r}", "nats", f"cross-entropy of output {r}, teacher-forced")
+            Column(
+                f"loss_out_{r}",
+                self.task.objective.unit,
+                f"loss of output {r}, teacher-forced",
+                "it is not finite",
+            )
             for r in range(self.task.n_outputs)
         )
 
     def measure(self, seen: Seen, batch: Batch) -> Mapping[str, Value]:
-        losses = metrics.loss_per_output(seen.outputs[:, self._rows], self.true(batch))
+        losses = self.task.objective.losses(seen.outputs, batch)[:, self._rows].mean(dim=0)
         return {f"loss_out_{r}": losses[r] for r in range(self.task.n_outputs)}
 
 

@@ -1,6 +1,6 @@
 """What a forward pass leaves behind for measurements, and where hidden states are looked at.
 
-Free of TransformerLens, so that any module that keeps the contract below can be trained and measured.
+Free of TransformerLens, so that any module that keeps the contract below can be measured.
 """
 
 from __future__ import annotations
@@ -86,7 +86,10 @@ class Observation:
 
 @runtime_checkable
 class Trainable(Protocol):
-    """What the training loop and the measurements ask of a model, besides being a `torch.nn.Module`."""
+    """What measurements of attention, hidden states and generated tokens ask of a model of tokens.
+
+    One that is trained on something else, and measured by its outputs alone, needs no more than `forward`.
+    """
 
     def __call__(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch pos vocab"]:
         """Logits."""

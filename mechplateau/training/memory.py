@@ -56,7 +56,7 @@ def check_memory(config: RunConfig, device: torch.device) -> None:
     if there is not None and least > there:
         raise UserError(
             f"model: {parameters:,} weights and their gradients take {_gib(least)}, and {device} has {_gib(there)}; "
-            "make model.d_model or model.n_layers smaller"
+            "make the model smaller (its width or its number of layers)"
         )
 
 

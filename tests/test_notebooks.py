@@ -19,6 +19,7 @@ NAMES = (
     "04_attention_transfer",
     "05_your_own_task",
     "06_kernels",
+    "08_learning_coefficient",
     "09_stages",
 )
 MINUTES_LONG = ("09_stages",)

@@ -174,5 +174,9 @@ def _largest(product: _Product, top: int, tolerance: float, seed: int) -> tuple[
             dtype=np.float64,
         )
         first = np.random.default_rng(seed_of(seed, _START)).standard_normal(product.size)
+        if not operator.matvec(
+            first
+        ).any():  # flat in every direction: a random vector would show another one
+            return (0.0,) * top
         values = eigsh(operator, k=top, which="LA", v0=first, tol=tolerance, return_eigenvectors=False)
     return tuple(float(value) for value in np.sort(values)[::-1][:top])

@@ -114,3 +114,12 @@ def test_a_scan_has_one_line_a_setting_with_its_verdict():
     assert table["llc"].iloc[0] / toy.copies == pytest.approx(2.0, rel=0.15)
     with pytest.raises(UserError, match="at least one value each"):
         calibrate(toy.start, toy.losses, None, step_sizes=[], localizations=[1.0], n_betas=[1.0])
+
+
+@pytest.mark.parametrize("copies", [3, 400])
+def test_a_flat_point_has_curvature_zero(copies):
+    """w₁²w₂² at 0: every second derivative is 0, with few weights and with many."""
+    toy = toys.product_of_powers(2, 2, copies)
+    found = hessian(toy.start, toy.losses, None, top=2, probes=2)
+    assert found.eigenvalues == (0.0, 0.0)
+    assert found.trace == 0.0

@@ -27,18 +27,23 @@ def _same_seed(step: int, gap: float, norm: float) -> tuple[Claim, Claim]:
     words = f"At index {step:,}, a run is where the released model of its seed is"
     return (
         _claim(
-            f"lr-gap-{step}", "B.3", "lr-true", f"ridge_gap_off_{step}", f"{words}: the distance from ridge",
+            f"lr-gap-{step}", "B.3", _until(step), f"ridge_gap_off_{step}", f"{words}: the distance from ridge",
             high=gap, paper="five curves, one a seed", source=_RELEASED,
         ),
         _claim(
-            f"lr-norm-{step}", "B.3", "lr-true", f"weight_norm_off_{step}", f"{words}: the norm of its weights",
+            f"lr-norm-{step}", "B.3", _until(step), f"weight_norm_off_{step}", f"{words}: the norm of its weights",
             high=norm, paper="five curves, one a seed", source=_RELEASED,
         ),
     )  # fmt: skip
 
 
 def _lr(id: str, number: str, text: str, figure: str = "5", **rest: Any) -> Claim:
-    return _claim(id, figure, "lr-true", number, text, **rest)
+    return _claim(id, figure, _until(int(number.rpartition("_")[2])), number, text, **rest)
+
+
+def _until(step: int) -> str:
+    """The recipe that stops no earlier than this index."""
+    return "lr-5050" if step <= 5050 else "lr-7192" if step <= 7192 else "lr-true"
 
 
 def _bigram(id: str, number: str, text: str, **rest: Any) -> Claim:

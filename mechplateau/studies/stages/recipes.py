@@ -25,6 +25,15 @@ RECIPES = (
         "the paper's schedule, up to index 12,221",
         _stopped(InContextRegression.presets["lr-true"], LR_END),
     ),
+    *(
+        Recipe(
+            f"lr-{step}",
+            "in_context_regression",
+            f"the paper's schedule, up to index {step:,}",
+            _stopped(InContextRegression.presets["lr-true"], step),
+        )
+        for step in (5050, 7192)
+    ),
     Recipe(
         "lr-fast",
         "in_context_regression",

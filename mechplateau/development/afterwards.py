@@ -93,7 +93,7 @@ def afterwards(
                     numbers = _MEASURES[kind](run, step, settings[kind])
                     notes.write(step, numbers)
                     found = dict(numbers), {}
-                row |= found[0]
+                row |= sorted(found[0].items())  # a note gives them back in this order
                 bar.update(1)
             rows.append(row)
     return pd.DataFrame(rows)

@@ -10,6 +10,7 @@ from mechplateau.config import RunConfig
 from mechplateau.studies import study_named, training
 from mechplateau.studies.claims import check
 from mechplateau.studies.recipes import PAPER, Recipe
+from mechplateau.studies.stages import checkpoints
 from mechplateau.studies.stages.recipes import LR_END
 from mechplateau.studies.stages.released import released_regression, released_value
 from mechplateau.studies.stages.summary import INDICES, language_numbers, regression_numbers
@@ -165,3 +166,26 @@ def test_recipes_that_stop_one_run_at_different_steps_share_the_longest(tmp_path
     assert stopped_at("one", "whole") is None
     assert stopped_at("one") is None
     assert training.finished_runs(recipes, "one", [0], PAPER, tmp_path)[0].reached == 8
+
+
+def test_figures_measure_checkpoints_with_a_verdict_for_every_coefficient(tmp_path, monkeypatch):
+    assert checkpoints.chosen_steps(range(100), 4) == [0, 33, 66, 99]
+    assert checkpoints.chosen_steps([0, 5], 4) == [0, 5]
+    config = RunConfig.for_task(
+        "in_context_regression",
+        task={"d": 2, "n_pairs": 2},
+        model={"d_model": 4, "n_heads": 1},
+        training={"steps": 2, "batch_size": 4},
+        checkpoints={"every": 1},
+    )
+    run = train(config, runs_dir=tmp_path)
+    short = {**checkpoints.PUBLISHED["in_context_regression"], "draws": 4, "burn_in": 2, "batch_size": 4}
+    monkeypatch.setattr(checkpoints, "PUBLISHED", {"in_context_regression": short})
+    table = checkpoints.Coefficients().measure(run, PAPER)
+    assert table["step"].tolist() == [0, 1, 2]
+    verdicts = table[[name for name in table if name.startswith("llc ")]]
+    assert verdicts.notna().sum(axis=1).tolist() == [1, 1, 1]
+    figure = STUDY.figure("1-regression")
+    assert list(figure.panels[0].columns(table)) == list(verdicts)
+    ood = checkpoints.Afterwards("ood").measure(run, PAPER)
+    assert len(STUDY.figure("D.3").panels[0].columns(ood)) == 4

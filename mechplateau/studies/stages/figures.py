@@ -8,6 +8,7 @@ import pandas as pd
 
 from mechplateau.studies.figures import Elsewhere, Figure
 from mechplateau.studies.panels import Panel
+from mechplateau.studies.stages.checkpoints import Afterwards, Coefficients
 
 
 def _named(*names: str) -> Callable[[pd.DataFrame], Sequence[str]]:
@@ -32,12 +33,41 @@ _PREFIX_A = Panel("Prefix matching, A", "share", _begin("prefix_A_L1"))
 _ICL = Panel("In-context score", "nats", _named("icl"))
 _GAIN = Panel("Repeat gain", "nats", _named("repeat_gain"))
 _COMPOSITION = Panel("K-composition", "score", _named("composition_K_mean", "composition_K_max"))
+_LOSSES = {
+    "chains_loss": "at w*",
+    "chains_mean_loss": "along the chains",
+    "chains_trivial_loss": "without looking at the input",
+}
 _NORMS = _matching("ln", "_mean")
 
 _LANGUAGE = (_BIGRAM, _DELTA, _GRAMS, _PREVIOUS, _PREFIX_B, _ICL)
 _BIGRAMS, _REGRESSION = ("lm-bigram",), ("lr-true",)
 
 FIGURES = (
+    *(
+        Figure(
+            id,
+            f"{title}: learning coefficients with their verdicts",
+            recipes,
+            (
+                Panel("λ̂, by verdict", "λ̂", _begin("llc "), of_checkpoints=True),
+                Panel(
+                    "Losses",
+                    "loss",
+                    _named("chains_loss", "chains_mean_loss", "chains_trivial_loss"),
+                    label=lambda name: _LOSSES[name],
+                    of_checkpoints=True,
+                ),
+                Panel("Elasticity", "log₂ ratio", _named("chains_elasticity"), of_checkpoints=True),
+            ),
+            checkpoints=Coefficients(),
+            ours="fewer and shorter chains than the paper's",
+        )
+        for id, title, recipes in (
+            ("1-regression", "Regression", _REGRESSION),
+            ("1-text", "Text", _BIGRAMS),
+        )
+    ),
     Figure("4", "Text: bigrams, then n-grams with positions", _BIGRAMS, (_LOSS, *_LANGUAGE)),
     Figure(
         "5",
@@ -71,12 +101,42 @@ FIGURES = (
         _BIGRAMS,
         (Panel("Positions", "share", _begin("position_share_"), share=True),),
     ),
+    Figure(
+        "B.4",
+        "Regression: curvature",
+        _REGRESSION,
+        (
+            Panel(
+                "Largest eigenvalues",
+                "loss per squared weight",
+                _named("hessian_1", "hessian_2", "hessian_3"),
+                of_checkpoints=True,
+            ),
+            Panel("Trace", "loss per squared weight", _named("hessian_trace"), of_checkpoints=True),
+        ),
+        checkpoints=Afterwards("curvature"),
+    ),
     Figure("C.4", "Text: K-composition", _BIGRAMS, (_COMPOSITION,)),
     Figure(
         "D.1",
         "Regression: distance from the mean task",
         _REGRESSION,
         (Panel("Distance from the mean task", "y²", _named("task_prior_distance")),),
+    ),
+    Figure(
+        "D.3",
+        "Regression: inputs and tasks of other sizes",
+        _REGRESSION,
+        tuple(
+            Panel(
+                f"{what.capitalize()} times g",
+                "error / g²",
+                _matching(f"ood_{what}", "_per_g2"),
+                of_checkpoints=True,
+            )
+            for what in ("inputs", "tasks")
+        ),
+        checkpoints=Afterwards("ood"),
     ),
     Figure(
         "D.4",
@@ -131,18 +191,15 @@ FIGURES = (
     ),
 )
 
-_TABLE = "what `mechplateau.development.afterwards.afterwards(run)` makes over a run's checkpoints"
 _GPU = "needs the paper's size on a GPU (preset lm-paper)"
 
 ELSEWHERE = {
     "1": Elsewhere(
-        "learning coefficient",
-        ("mechplateau llc RUN",),
-        "`mechplateau llc` draws it for a run, with verdicts and the loss's own stages beside",
+        "learning coefficients",
+        ("mechplateau figure stages/1-regression", "mechplateau figure stages/1-text"),
+        "has two models: 1-regression and 1-text",
     ),
     "2": Elsewhere("toy losses", (), "its losses are in `mechplateau.development.toys`"),
-    "B.4": Elsewhere("curvature", (), f"it is in {_TABLE}"),
-    "D.3": Elsewhere("other sizes of data", (), f"it is in {_TABLE}"),
     "C.1": Elsewhere("tokens that changed", (), _GPU),
     "E": Elsewhere("one layer", (), f"{_GPU}, with model.n_layers=1"),
 }

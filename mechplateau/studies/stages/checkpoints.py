@@ -1,0 +1,62 @@
+"""What figures measure on the kept checkpoints of a run, at eight of them: it is dear."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from mechplateau.development import llc_over_run
+from mechplateau.development.afterwards import PUBLISHED, afterwards
+from mechplateau.runs import Run
+from mechplateau.studies.figures import CheckpointMeasure
+from mechplateau.training.progress import Progress
+
+CHECKPOINTS = 8
+
+
+def chosen_steps(steps: Sequence[int], most: int = CHECKPOINTS) -> list[int]:
+    """The first, the last, and others evenly between them in the order of what was kept."""
+    if len(steps) <= most:
+        return list(steps)
+    return [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
+
+
+class Afterwards(CheckpointMeasure):
+    """Out-of-distribution errors, or curvature: the columns of `mechplateau.development.afterwards`.
+
+    Args:
+        kind: "ood" or "curvature".
+    """
+
+    def __init__(self, kind: str):
+        self.kind = kind
+
+    def measure(
+        self, run: Run, scale: str, *, jobs: int = 1, progress: Progress | str | None = None
+    ) -> pd.DataFrame:
+        return afterwards(run, kinds=(self.kind,), steps=chosen_steps(run.steps), progress=progress)
+
+
+class Coefficients(CheckpointMeasure):
+    """λ̂ with the paper's settings, in a column for each verdict (`llc saturated`, …), so that none is without its own;
+    E[L], L* and the loss of a model that does not look at its input; the elasticity."""
+
+    def measure(
+        self, run: Run, scale: str, *, jobs: int = 1, progress: Progress | str | None = None
+    ) -> pd.DataFrame:
+        steps = chosen_steps(run.steps)
+        found = llc_over_run(run, steps, progress=progress, **PUBLISHED[run.task.name]).table
+        found = found.reset_index(drop=True)
+        kept = ("loss", "mean_loss", "trivial_loss", "elasticity")
+        columns = {f"chains_{name}": found[name] for name in kept}
+        for verdict in dict.fromkeys(found["verdict"]):
+            columns[f"llc {verdict}"] = found["paired"].where(found["verdict"] == verdict)
+        return pd.DataFrame({"step": found["step"], **columns})
+
+    def settings(self, scale: str) -> Mapping[str, Any]:
+        return {"chains": {name: dict(values) for name, values in PUBLISHED.items()}}
+
+
+__all__ = ["CHECKPOINTS", "Afterwards", "Coefficients", "chosen_steps"]

@@ -10,16 +10,24 @@ from mechplateau.config import RunConfig
 from mechplateau.studies import study_named, training
 from mechplateau.studies.claims import check
 from mechplateau.studies.recipes import PAPER, Recipe
+from mechplateau.studies.recorded import recorded_table
+from mechplateau.studies.results import on_record, summaries_of
 from mechplateau.studies.stages import checkpoints
 from mechplateau.studies.stages.recipes import LR_END
 from mechplateau.studies.stages.released import released_regression, released_value
-from mechplateau.studies.stages.summary import INDICES, language_numbers, regression_numbers
+from mechplateau.studies.stages.summary import (
+    INDICES,
+    language_numbers,
+    numbers_of_table,
+    regression_numbers,
+)
 from mechplateau.studies.training import finished_runs
 from mechplateau.training.loop import train
 
 from .conftest import in_process
 
 STUDY = study_named("stages")
+TEXT = RunConfig.for_task("text", task={"content": "0" * 16})
 
 
 def test_the_released_curves_have_the_papers_rows():
@@ -101,6 +109,28 @@ def test_numbers_of_a_language_model_by_hand():
     for name, value in expected.items():
         assert found[name] == pytest.approx(value), name
     assert found["gram_gain_4"] is None
+
+
+def test_what_is_put_on_record_gives_the_same_numbers():
+    table = language_table().assign(loss_1=1.0)
+    kept = recorded_table(STUDY.reading, table, TEXT)
+    assert "loss_1" not in kept
+    found, whole = numbers_of_table(kept, TEXT), language_numbers(table)
+    assert found.keys() == whole.keys()
+    for name, value in whole.items():
+        assert found[name] == (None if value is None else pytest.approx(value, rel=1e-6, abs=1e-6)), name
+    config = RunConfig.parse(STUDY.recipes["lr-5050"].data(1, PAPER))
+    rows = pd.DataFrame({"step": list(INDICES), "ridge_gap": [1.0] * 6, "mse_1": [2.0] * 6})
+    kept = recorded_table(STUDY.reading, rows, config)
+    assert list(kept) == ["step", "ridge_gap"]
+    assert numbers_of_table(kept, config) == regression_numbers(rows, 1)
+
+
+def test_the_runs_on_record_bear_out_the_claims_about_them():
+    summaries = summaries_of(on_record(STUDY), PAPER)
+    outcomes = {claim.id: check(claim, summaries) for claim in STUDY.claims if claim.recipe in summaries}
+    assert len(outcomes["prefix-B"].values) == 5
+    assert {id: outcome.verdict for id, outcome in outcomes.items() if outcome.verdict != "holds"} == {}
 
 
 def test_what_never_copies_has_no_transition():

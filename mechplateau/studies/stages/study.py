@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from importlib import resources
 
+from mechplateau.studies.recorded import Reading
 from mechplateau.studies.stages.claims import CLAIMS
 from mechplateau.studies.stages.figures import ELSEWHERE, FIGURES
 from mechplateau.studies.stages.recipes import RECIPES
-from mechplateau.studies.stages.summary import numbers
+from mechplateau.studies.stages.summary import columns_read, numbers, numbers_of_table
 from mechplateau.studies.study import Study
 
 STUDY = Study(
@@ -18,5 +19,6 @@ STUDY = Study(
     claims=CLAIMS,
     numbers=numbers,
     elsewhere=ELSEWHERE,
+    reading=Reading(columns_read, numbers_of_table),
     results=resources.files("mechplateau.studies.stages") / "results",
 )

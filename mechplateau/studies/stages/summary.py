@@ -26,6 +26,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from mechplateau.config import RunConfig
 from mechplateau.runs import Run
 from mechplateau.studies.numbers import Numbers
 from mechplateau.studies.stages.released import released_value
@@ -43,15 +44,37 @@ _READ = (
     "icl_4_8_quiet",
 )
 _COMPARED = ("ridge_gap", "weight_norm")
+_READ_OF_TEXT = (
+    "bigram_excess",
+    "position_delta",
+    "gram_score_3",
+    "gram_score_4",
+    "composition_K_max",
+    "repeat_gain",
+    "repeat_cos",
+    "repeat_repetition",
+    "icl",
+)
 _LEARNED = 2.0
 """Repeat gain, in nats, from which on a model copies from the first half."""
 
 
 def numbers(run: Run, scale: str) -> Numbers:
     """What is read off a finished run of this study."""
-    if isinstance(run.config.task, InContextRegression):
-        return regression_numbers(run.metrics, run.config.seed)
-    return language_numbers(run.metrics)
+    return numbers_of_table(run.metrics, run.config)
+
+
+def numbers_of_table(table: pd.DataFrame, config: RunConfig) -> Numbers:
+    """The same, of a run's table alone."""
+    if isinstance(config.task, InContextRegression):
+        return regression_numbers(table, config.seed)
+    return language_numbers(table)
+
+
+def columns_read(config: RunConfig, names: Sequence[str]) -> list[str]:
+    """The columns that these numbers look at."""
+    wanted = _READ if isinstance(config.task, InContextRegression) else _READ_OF_TEXT
+    return [name for name in names if name in wanted or name.startswith(("previous_token_", "prefix_"))]
 
 
 def regression_numbers(table: pd.DataFrame, seed: int) -> Numbers:
@@ -160,9 +183,11 @@ __all__ = [
     "INDICES",
     "at",
     "best_heads",
+    "columns_read",
     "first_above",
     "language_numbers",
     "largest",
     "numbers",
+    "numbers_of_table",
     "regression_numbers",
 ]

@@ -83,9 +83,8 @@ def authors_step(
     out = model(tokens)
     loss = ((out - targets) ** 2).mean()
     masked = tokens == 0
-    train_losses = [
-        float(part.mean()) for part in ((out - targets)[masked] ** 2, (out - targets)[~masked] ** 2)
-    ]
+    errors = (out.detach() - targets) ** 2
+    train_losses = [float(errors[part].mean()) for part in (masked, ~masked)]
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -19,10 +19,11 @@ NAMES = (
     "04_attention_transfer",
     "05_your_own_task",
     "06_kernels",
+    "07_matrix_completion",
     "08_learning_coefficient",
     "09_stages",
 )
-MINUTES_LONG = ("09_stages",)
+MINUTES_LONG = ("07_matrix_completion", "09_stages")
 """Those that show nothing when they are made smaller; they run with the slow tests."""
 SECONDS_A_CELL = 180
 

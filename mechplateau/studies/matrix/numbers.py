@@ -1,7 +1,8 @@
 """The numbers of a run of matrix completion that claims are about.
 
 E is E x² of a cell, P the masked loss on the copying plateau. Around a step: the mean over the five evaluations nearest
-to it, since one evaluation of 256 matrices is off by some 2 %. "Before": `LEAD` steps before the onset. The last layer
+to it, since one evaluation of 256 matrices is off by some 2 %. "Before": 500 steps before the onset, of runs of more
+than 10,000 steps 4,000. The last layer
 is meant where none is named. Undefined is None.
 
 | number | what |
@@ -31,18 +32,20 @@ is meant where none is named. Undefined is None.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from mechplateau.circuits.completion import by_identifiable, by_partner
+from mechplateau.config import RunConfig
 from mechplateau.runs import Run
 from mechplateau.signs.copying import Phases, completion_phases
 from mechplateau.signs.table import column, steps_of
 from mechplateau.studies.numbers import Numbers
 from mechplateau.tasks.matrix_completion import MatrixCompletion
 
-LEAD = {"paper": 4000}
-"""Steps before the onset that count as "before"; 500 at the other scales."""
+_LONG_RUN = 10_000
 _AROUND = 5
 _MATRICES = 1024
 _SEED = 20
@@ -53,7 +56,7 @@ def numbers(run: Run, scale: str) -> Numbers:
     task = run.config.task
     if not isinstance(task, MatrixCompletion):
         return {}
-    found = from_table(run.metrics, task.second_moment, run.config.model.n_layers, LEAD.get(scale, 500))
+    found = numbers_of_table(run.metrics, run.config)
     if task.rank == 1 and len(run.steps):
         found |= _inside(run, task)
         level = found["level_share"]
@@ -61,6 +64,22 @@ def numbers(run: Run, scale: str) -> Numbers:
             value = found[name]
             found[name] = None if value is None or not level else value / (level * task.second_moment)
     return found
+
+
+def numbers_of_table(metrics: pd.DataFrame, config: RunConfig) -> Numbers:
+    """What the table of a run of this configuration gives."""
+    task = config.task
+    if not isinstance(task, MatrixCompletion):
+        return {}
+    lead = 500 if config.training.steps <= _LONG_RUN else 4000
+    return from_table(metrics, task.second_moment, config.model.n_layers, lead)
+
+
+def columns_read(config: RunConfig, names: Sequence[str]) -> tuple[str, ...]:
+    """The columns of a table that its numbers are read off."""
+    last = config.model.n_layers - 1
+    wanted = ("loss", "loss_obs", "loss_mask", "spread", "apm_mask_L0")
+    return tuple(name for name in (*wanted, f"cos_mask_L{last}", f"cos_same_L{last}") if name in names)
 
 
 def from_table(metrics: pd.DataFrame, second_moment: float, n_layers: int, lead: int) -> Numbers:

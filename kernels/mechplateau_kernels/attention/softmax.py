@@ -107,8 +107,8 @@ def softmax_attention(
     q, k, v = autocast(q, k, v)
     learned = isinstance(c, Tensor) and c.requires_grad
     obstacles = {
-        "tile": "the tile kernels are for linear attention",
-        "tiled": tiled_obstacle(q, v, c, sets, (permitted, chosen)),
+        "tile": lambda: "the tile kernels are for linear attention",
+        "tiled": lambda: tiled_obstacle(q, v, c, sets, (permitted, chosen)),
     }
     request = Request(OP, q.shape[1], q.device, False, learned, obstacles)
     kind = Kind(

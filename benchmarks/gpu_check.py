@@ -43,9 +43,10 @@ BUDGET_S = 345.0
 WORKERS = 12
 TITLES = [
     "Ceilings of the card", "Exact integers and errors against float64", "Cosines against float64",
-    "Second derivatives", "Determinism",
+    "Second derivatives", "Determinism", "Attention of any length against float64",
     "Graph replay and waiting", "Whole step: graph against eager", "Whole step: times",
     "Whole step: times on a HookedTransformer", "Times: cosines", "Times: attention",
+    "Times: attention of any length",
     "Exact integers with another ptxas", "Memory checks",
 ]  # fmt: skip
 RESERVE_S = 90.0  # of the budget, kept by the timings for the checks after them
@@ -79,6 +80,7 @@ def main() -> int:
 
     # Imported here: they import triton, which a machine without a GPU may not have.
     import gpu_correctness
+    import gpu_long
     import gpu_step
     import gpu_timings
 
@@ -90,12 +92,14 @@ def main() -> int:
         lambda section: gpu_correctness.cosine_tolerances(section, "cuda"),
         lambda section: gpu_correctness.second_derivatives(section, "cuda"),
         lambda section: gpu_correctness.determinism(section, "cuda"),
+        lambda section: gpu_long.correctness(section, "cuda"),
         gpu_correctness.graphs_and_waiting,
         gpu_step.trajectory,
         lambda section: gpu_step.times(section, paper),
         lambda section: gpu_step.times_on_hooked(section, paper),
         lambda section: gpu_timings.cosine(section, ceilings, lambda: report.left() - RESERVE_S),
         lambda section: gpu_timings.attention(section, ceilings, lambda: report.left() - RESERVE_S),
+        lambda section: gpu_long.times(section, ceilings, lambda: report.left() - RESERVE_S),
         lambda section: other_ptxas(section, report),
         lambda section: memory_checks(section, report),
     ], strict=True))  # fmt: skip

@@ -9,6 +9,7 @@ import torch
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 import gpu_correctness
+import gpu_long
 import gpu_step
 import gpu_timings
 import kernel_peers as peers
@@ -17,7 +18,7 @@ from gpu_report import Section
 from kernel_timing import Times
 
 import mechplateau_kernels as mk
-from mechplateau_kernels.attention import launch
+from mechplateau_kernels.attention import launch, tiled_launch
 from mechplateau_kernels.attention import ops as attention_ops
 from mechplateau_kernels.cosine import ops as cosine_ops
 
@@ -39,6 +40,23 @@ def test_correct_kernels_pass():
     rows += filled(gpu_correctness.second_derivatives, "cpu", 1, 5, 8)
     rows += filled(gpu_correctness.determinism, "cpu", runs=2, batch=1, positions=(5,))
     assert all(row["ok"] for row in rows), rows
+
+
+def test_attention_of_any_length_is_checked_and_timed(monkeypatch):
+    shape = [(1, 3, 1, 4, 4)]
+    assert all(row["ok"] for row in filled(gpu_long.correctness, "cpu", shape, (torch.float32,)))
+    monkeypatch.setattr(
+        gpu_long, "device_microseconds", lambda calls: (calls[0](), Times(10.0, 9.0, 11.0))[1]
+    )
+    case = gpu_long.LongCase(1, 1, 3, 4, torch.float32)
+    rows = filled(gpu_long.times, {"tf32": 1e9}, lambda: 100.0, "cpu", [case])
+    assert [row["provider"] for row in rows if row["attention"] == "softmax"][:2] == [
+        "ours",
+        "eager map and masks",
+    ]
+    right = tiled_launch.forward
+    monkeypatch.setattr(tiled_launch, "forward", lambda *a: (right(*a)[0] + 1.0, *right(*a)[1:]))
+    assert not any(row["ok"] for row in filled(gpu_long.correctness, "cpu", shape, (torch.float32,)))
 
 
 def test_a_wrong_kernel_fails_every_check(monkeypatch):

@@ -259,7 +259,7 @@ def _plain(
         rows,
         names,
         lambda hook, activation: _heads(hook, activation, chosen.by_head),
-        _positions(chosen.positions, batch.targets.shape[1]),
+        _positions(chosen.positions, batch.inputs.shape[1]),
         bars(chosen.progress),
     )
     return _result(totals, {}, base, best, 1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mechplateau import RunConfig, load_run, train
-from mechplateau.circuits import composition_scores, over_run
+from mechplateau.circuits import composition_scores, over_run, patch_sweep
 from mechplateau.errors import ConfigError
 from mechplateau.tasks.text import _loaded
 from mechplateau.training.interrupt import RunInterrupted
@@ -101,6 +101,28 @@ def test_composition_over_the_checkpoints_of_both(runs):
         table = over_run(run, composition_scores, progress=None)
         assert set(table["step"]) == {0, 3, 6}
         assert table["score"].between(0, 1).all()
+
+
+@pytest.mark.parametrize("name", ["in_context_regression", "text"])
+def test_patching_moves_what_a_hook_by_hand_moves(name, runs):
+    run = runs[name]
+    recipient, donor = run.model(0), run.model(6)
+    batch = run.task.batch(4, seed=0)
+    hook = "blocks.0.hook_attn_out"
+    result = patch_sweep(recipient, donor, batch, objective=run.task.objective, hooks=[hook], progress=None)
+    _, cache = donor.run_with_cache(batch.inputs, names_filter=hook)
+    for position in (0, 3):
+
+        def moved(activation, hook, position=position):
+            activation = activation.clone()
+            activation[:, position] = cache[hook.name][:, position]
+            return activation
+
+        with torch.no_grad():
+            outputs = recipient.run_with_hooks(batch.inputs, fwd_hooks=[(hook, moved)])
+        expected = float(run.task.objective.loss(outputs, batch))
+        line = result.table[result.table["position"] == position]
+        assert line["loss"].item() == pytest.approx(expected, abs=1e-5)
 
 
 def test_the_report_tells_the_story_of_stages(runs, tmp_path):

@@ -1,4 +1,8 @@
-"""The study's claims, with their ranges. Written down before the runs on record were made."""
+"""The study's claims, with their ranges. Written down before the runs on record were made.
+
+Text is the source of Python's standard library; that of the runs on record is Python 3.11.7's (content
+7a592e249d9b7faa). With another version, runs have other names.
+"""
 
 from __future__ import annotations
 

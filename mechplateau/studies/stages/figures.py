@@ -185,7 +185,7 @@ FIGURES = (
         (
             _GAIN,
             _PREFIX_B,
-            Panel("Hidden states in the repetition", "cosine", _named("repeat_cos")),
+            Panel("Hidden states alike", "cosine", _named("repeat_cos")),
             Panel("Repeated predictions", "share", _named("repeat_repetition"), share=True),
         ),
     ),

@@ -12,11 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from mechplateau.errors import ConfigError
+from mechplateau.interventions import Intervention, intervention_class
 from mechplateau.measurements import Column, Setting, chosen_measurements, columns_of
-from mechplateau.models import initialization as initialization  # registers its interventions
-from mechplateau.models import progress_reward as progress_reward  # registers its intervention
 from mechplateau.models.config import ModelConfig, ModelConfigBase
-from mechplateau.models.interventions import Intervention, intervention_class
 from mechplateau.models.kinds import kind_of, model_kind
 from mechplateau.schema import Config, laid_over, nested, unknown_field
 from mechplateau.tasks import TaskBase, targets_of, task_class

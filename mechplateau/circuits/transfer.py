@@ -29,7 +29,7 @@ import pandas as pd
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
-from mechplateau.models.initialization import TOKEN_AXIS
+from mechplateau.interventions.optimal_init import TOKEN_AXIS
 from mechplateau.models.kinds import kind_of
 from mechplateau.runs import Run
 from mechplateau.runs.phases import Phase

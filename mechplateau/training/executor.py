@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
 from mechplateau.errors import ConfigError, UserError
+from mechplateau.interventions import base as interventions
 from mechplateau.measurements import base as measurements
-from mechplateau.models import interventions, kinds
+from mechplateau.models import kinds
 from mechplateau.tasks import base as tasks
 from mechplateau.training.interrupt import terminable
 

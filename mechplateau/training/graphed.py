@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import mechplateau_kernels as mk
 from mechplateau.config import RunConfig, TrainingConfig
 from mechplateau.errors import UserError
-from mechplateau.models.progress_reward import ProgressReward
+from mechplateau.interventions import ProgressReward
 from mechplateau.objectives import Batch, Objective
 from mechplateau.training.measure import Measurer
 from mechplateau.training.step import update

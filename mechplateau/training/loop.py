@@ -19,9 +19,9 @@ import mechplateau_kernels as mk
 from mechplateau.config import RunConfig
 from mechplateau.devices import TRAINABLE, device_named
 from mechplateau.errors import UserError
+from mechplateau.interventions import Handle, Intervention, ProgressReward
 from mechplateau.measurements import Setting
 from mechplateau.measurements.inside import pictures
-from mechplateau.models.interventions import Handle, Intervention
 from mechplateau.models.kinds import build, kind_of
 from mechplateau.models.versions import check_hooked_transformer
 from mechplateau.models.weights import load_weights, parameters_of
@@ -211,9 +211,8 @@ class _Trainer:
 
     def _reward(self, batch: Batch) -> Reward | None:
         """The weight on attention progress of the coming update, if there is any."""
-        weights = [
-            weight for intervention in self.attached if (weight := intervention.progress_weight(self.step))
-        ]
+        rewards = [one for one in self.attached if isinstance(one, ProgressReward)]
+        weights = [weight for reward in rewards if (weight := reward.weight_at(self.step))]
         if not weights:
             return None
         return Reward(sum(weights), self.progress.of(batch))

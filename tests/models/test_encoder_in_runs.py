@@ -7,7 +7,7 @@ import torch
 
 from mechplateau import RunConfig, train
 from mechplateau.errors import ConfigError
-from mechplateau.models.interventions import AttentionScale
+from mechplateau.interventions import AttentionScale
 from mechplateau.models.kinds import build, kind_of
 from mechplateau.tasks.matrices import same_column, same_row
 

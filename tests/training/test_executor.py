@@ -11,7 +11,8 @@ import pytest
 from mechplateau import measurements, tasks
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
-from mechplateau.models import interventions, kinds
+from mechplateau.interventions import base as interventions
+from mechplateau.models import kinds
 from mechplateau.runs import load_run
 from mechplateau.training import executor, sweep, train
 from mechplateau.training.executor import (
@@ -30,7 +31,7 @@ NOTEBOOK = """
     import torch
     from typing import Literal
     from mechplateau.measurements.base import Column, Measurement, register_measurement
-    from mechplateau.models.interventions import AttentionScale, register_intervention
+    from mechplateau.interventions import AttentionScale, register_intervention
     from mechplateau.models.config import ModelConfig
     from mechplateau.models.gpt import Gpt
     from mechplateau.models.kinds import register_model_kind

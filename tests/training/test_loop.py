@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from mechplateau.errors import RunError, UserError
-from mechplateau.models.interventions import (
+from mechplateau.interventions import (
     AttentionScale,
     Handle,
     Intervention,

@@ -7,9 +7,9 @@ import torch
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
+from mechplateau.interventions import ProgressReward
 from mechplateau.measurements.targets import AttentionTargets
 from mechplateau.models import build_model
-from mechplateau.models.progress_reward import ProgressReward
 from mechplateau.tasks import Permutation
 from mechplateau.training import train
 from mechplateau.training.graphed import check_graph
@@ -22,8 +22,8 @@ CPU = torch.device("cpu")
 
 def test_the_weight_rises_over_its_ramp():
     reward = ProgressReward(weight=2.0, start=10, ramp=4)
-    assert [reward.progress_weight(step) for step in (10, 11, 12, 14, 50)] == [0, 0.5, 1.0, 2.0, 2.0]
-    assert ProgressReward(weight=2.0).progress_weight(0) == 2.0
+    assert [reward.weight_at(step) for step in (10, 11, 12, 14, 50)] == [0, 0.5, 1.0, 2.0, 2.0]
+    assert ProgressReward(weight=2.0).weight_at(0) == 2.0
 
 
 def test_the_gradient_is_that_of_loss_minus_weight_times_apm():

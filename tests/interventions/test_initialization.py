@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import CheckpointError, ConfigError
+from mechplateau.interventions import Freeze, ImposedPattern, OptimalInit
 from mechplateau.models import build_model, generate, observe
-from mechplateau.models.initialization import Freeze, ImposedPattern, OptimalInit
 from mechplateau.models.kinds import model_kind
 from mechplateau.training import train
 

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from mechplateau.errors import ConfigError
+from mechplateau.interventions.base import Handle, Intervention, register_intervention
+from mechplateau.interventions.imposed_pattern import ImposedPattern
 from mechplateau.models.config import ModelConfigBase
-from mechplateau.models.initialization import ImposedPattern
-from mechplateau.models.interventions import Handle, Intervention, register_intervention
 from mechplateau.tasks import TaskBase, targets_of
 
 
@@ -40,7 +40,8 @@ class ProgressReward(Intervention):
             return "a reward cannot move the pattern that is imposed beside it: see"
         return super().conflict(other)
 
-    def progress_weight(self, step: int) -> float:
+    def weight_at(self, step: int) -> float:
+        """What the update from `step` on takes off its loss for each unit of attention progress."""
         if step - self.start >= self.ramp:
             return self.weight
         return self.weight * (step - self.start) / self.ramp

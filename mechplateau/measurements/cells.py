@@ -79,9 +79,9 @@ class CellLosses(OfCells):
 
     def columns(self) -> tuple[Column, ...]:
         return (
-            Column("loss_obs", "squared value", "squared error over observed cells", _NO_OBSERVED),
-            Column("loss_mask", "squared value", "squared error over masked cells", _NO_MASKED),
-            Column("mask_value", "value", "mean |prediction| of masked cells", _NO_MASKED),
+            Column("loss_obs", "targets²", "squared error over observed cells", _NO_OBSERVED),
+            Column("loss_mask", "targets²", "squared error over masked cells", _NO_MASKED),
+            Column("mask_value", "targets", "mean |prediction| of masked cells", _NO_MASKED),
             Column(
                 "spread",
                 "1",

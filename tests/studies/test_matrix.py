@@ -126,7 +126,7 @@ def test_numbers_of_a_run(run):
     assert found["identifiable_share"] is None
 
 
-@pytest.mark.parametrize("id", ["3", "4", "19"])
+@pytest.mark.parametrize("id", ["3", "4", "19", "22"])
 def test_pictures(run, id, monkeypatch):
     monkeypatch.setattr(pictures, "_MATRICES", 8)
     figure = STUDY.figure(id)

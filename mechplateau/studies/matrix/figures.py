@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from mechplateau.studies.figures import Figure
+from mechplateau.studies.figures import Elsewhere, Figure
 from mechplateau.studies.matrix import panels as p
 from mechplateau.studies.matrix.inside import Inside
 from mechplateau.studies.matrix.pictures import (
     against_nuclear_norm,
     attention_maps,
+    maps_over_training,
     nuclear_norm_table,
     other_matrices,
     other_matrices_table,
@@ -53,6 +54,8 @@ FIGURES = (
     ),
     Figure("13", "Width", ("mc", *_WIDTHS), (p.LOSS, p.MASKED)),
     Figure("14", "Depth", ("mc", "layers-2", "layers-6"), (p.LOSS, p.MASKED)),
+    Figure("16", "Several sizes at once", ("mixture",), (p.LOSS, p.CELLS)),
+    Figure("18", "Gaussian factors", ("gaussian",), (p.LOSS, p.CELLS)),
     Figure(
         "19",
         "Matrices that were not trained on",
@@ -60,6 +63,7 @@ FIGURES = (
         picture=other_matrices,
         data=other_matrices_table,
     ),
+    Figure("22", "Attention maps over training", ("mc",), picture=maps_over_training),
     Figure(
         "101", "Attention moves first", ("mc",), (p.MASKED, p.ON_OMEGA, p.ENTROPY), ours="not in the paper"
     ),
@@ -93,3 +97,18 @@ FIGURES = (
         ours="not in the paper",
     ),
 )
+
+_GPT = Elsewhere(
+    "the paper's variant for a GPT",
+    ("mechplateau train matrix_completion_gpt",),
+    "shows a GPT that writes the matrix as tokens; `mechplateau train matrix_completion_gpt` trains it, and the figure "
+    "is not made yet",
+)
+_ONE_MASK = Elsewhere(
+    "attention maps under one mask",
+    (),
+    "shows one mask for all matrices; figures 4 and 22 average over masks instead",
+)
+
+ELSEWHERE = {"11": _GPT, "12": _GPT, "23": _ONE_MASK}
+"""Figures of the paper that are not made here. What others show (5, 9, 10, 15, 17, 20, 21) we do not know."""

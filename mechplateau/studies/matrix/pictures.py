@@ -113,6 +113,25 @@ def attention_maps(material: Material) -> PaperFigure:
     return sheet
 
 
+def maps_over_training(material: Material) -> PaperFigure:
+    """Each head's pattern at five checkpoints from the first to the last, mean over 256 matrices."""
+    from mechplateau.views.matrices import draw_cell_attention
+
+    run = _first(material)
+    task = _task(run)
+    batch = task.batch(256, seed=_SEED)
+    chosen = dict.fromkeys(run.steps[round(at * (len(run.steps) - 1) / 4)] for at in range(5))
+    patterns = {}
+    for step in chosen:
+        model = run.model(step)
+        names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
+        kept = activations(model, batch.inputs, names)
+        patterns[f"step {step}"] = [kept[name].mean(dim=0).numpy() for name in names]
+    sheet = draw_cell_attention(patterns, (task.m, task.n))
+    _entitle(sheet, material, "22", "Attention maps over training")
+    return sheet
+
+
 def other_matrices_table(material: Material) -> pd.DataFrame:
     """One line a kind of matrix: what, loss, loss_obs, loss_mask (each over that kind's E x²), and nuclear norm's loss.
 

@@ -70,6 +70,17 @@ def _all_recipes() -> Iterable[Recipe]:
             {"model": {"n_layers": {2: 1, 6: 3}[depth]}},
         )
 
+    # Several sizes at once, and factors with large entries, whose values need a wider range (figures 16 and 18).
+    yield _recipe(
+        "mixture",
+        "several sizes",
+        {"task": {"m": 9, "n": 9, "rank": 1, "mixture": [5, 7, 9]}},
+        {"task": {"m": 4, "n": 4, "mixture": [3, 4]}},
+    )
+    gaussian: Settings = {"task": {"factors": "gaussian", "scale": 0.5}}
+    wider: Settings = {"task": {"factors": "gaussian", "scale": 0.5, "value_max": 8}}
+    yield _recipe("gaussian", "gaussian factors", gaussian, wider)
+
     # Other ways to enter (ours): a norm before, a learned MASK, values instead of tokens, the loss on masked cells.
     yield _recipe("pre-ln", "norms before", {"model": {"norm": "pre"}}, {"model": {"norm": "pre"}})
     learned: Settings = {"model": {"mask_embedding": "learned"}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 
 from mechplateau.studies.matrix.claims import CLAIMS
-from mechplateau.studies.matrix.figures import FIGURES
+from mechplateau.studies.matrix.figures import ELSEWHERE, FIGURES
 from mechplateau.studies.matrix.numbers import columns_read, numbers, numbers_of_table
 from mechplateau.studies.matrix.recipes import RECIPES
 from mechplateau.studies.recorded import Reading
@@ -18,6 +18,7 @@ STUDY = Study(
     figures=FIGURES,
     claims=CLAIMS,
     numbers=numbers,
+    elsewhere=ELSEWHERE,
     reading=Reading(columns_read, numbers_of_table),
     results=resources.files("mechplateau.studies.matrix") / "results",
 )

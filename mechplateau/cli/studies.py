@@ -57,8 +57,8 @@ def figure(
     device: Device = "cpu",
 ) -> None:
     """Train what a figure of a study needs, draw it, and say which of its claims hold."""
-    name, _, own = figure_id.rpartition("/")
-    study = _study(name or DEFAULT_STUDY)
+    name, slash, own = figure_id.rpartition("/")
+    study = _study(name if slash else DEFAULT_STUDY)
     chosen = study.figure(own)
     request = _request(study, [chosen], scale, seeds, runs_dir, out, jobs, threads, device)
     _make(study, [chosen], request)

@@ -15,10 +15,9 @@ from mechplateau.models.kinds import kind_of
 from mechplateau.paths import file_path
 from mechplateau.report.claims import claims_of
 from mechplateau.report.development import llc_section
-from mechplateau.report.matrices import matrix_sections
-from mechplateau.report.stages import stage_sections
 from mechplateau.runs import Run, load_run
 from mechplateau.signs import Plateau
+from mechplateau.studies import study_named, study_names
 from mechplateau.tasks import SequenceTask, targets_of
 
 SHOWN_SAMPLES = 6
@@ -68,9 +67,10 @@ def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
 
 
 def _sections(run: Run) -> tuple[views.SectionView, ...]:
-    """What else was found out about the run."""
-    found = (*matrix_sections(run), *stage_sections(run), llc_section(run))
-    return tuple(section for section in found if section is not None)
+    """What studies tell of a run like this, and what else was found out about it."""
+    told = [section for name in study_names() for section in study_named(name).sections(run)]
+    coefficients = llc_section(run)
+    return (*told, *([] if coefficients is None else [coefficients]))
 
 
 def _stop(run: Run) -> tuple[str, ...]:

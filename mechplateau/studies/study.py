@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from mechplateau.studies.figures import Elsewhere, Figure
 from mechplateau.studies.numbers import Numbers
 from mechplateau.studies.recipes import Recipe
 from mechplateau.studies.recorded import Reading
+from mechplateau.views import SectionView
 
 
 class Study:
@@ -33,6 +34,7 @@ class Study:
         results: the folder that holds `runs.csv`, the results on record; None: there are none.
         reading: how those numbers that are a table's are read off it alone, so that tables are put on record; None:
             they are not.
+        sections: what a report tells of a run that is like the study's; takes any run, and has none of one that is not.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Study:
         elsewhere: Mapping[str, Elsewhere] | None = None,
         results: Traversable | Path | None = None,
         reading: Reading | None = None,
+        sections: Callable[[Run], Sequence[SectionView]] = lambda run: (),
     ) -> None:
         """Takes the recipes, figures and claims in the order in which they are listed.
 
@@ -54,7 +57,7 @@ class Study:
             ValueError: two have the same name, or one names another that is not there.
         """
         self.name, self.title, self.numbers, self.results = name, title, numbers, results
-        self.reading = reading
+        self.reading, self.sections = reading, sections
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise ValueError(f"study {name!r}: expected a name of small letters, digits and '_'")
         self.recipes: Mapping[str, Recipe] = _by(f"{name}: recipe", recipes, lambda recipe: recipe.name)

@@ -30,6 +30,7 @@ def run(*arguments, cwd=None):
         (["figure", "8"], "figure 8: shows language models"),
         (["figure", "plateau/8"], "figure 8: shows language models"),
         (["figure", "nothing/3"], "study 'nothing': expected one of"),
+        (["figure", "/3"], "study '': expected one of"),
         (["reproduce", "nothing"], "study 'nothing': expected one of"),
         (["figure", "3", "--scale", "tiny"], "--scale: expected paper or small, got 'tiny'"),
         (["figure", "3", "--seeds", "0"], "--seeds: expected 1 to 1000, got 0"),

@@ -162,6 +162,13 @@ def test_parts_are_frozen_and_taken_over(tmp_path, folder):
         assert torch.equal(tensor, source.weights()[name]) == name.startswith("attn."), name
 
 
+def test_muon_is_refused_where_it_would_train_nothing(run, tmp_path):
+    config = config_of(run.task.name, training={"steps": 2, "optimizer": "muon"})
+    with pytest.raises(UserError, match=rf"training\.optimizer: muon trains .* of kind {config.model.kind} has no"):
+        train(config, runs_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_does_not_fit_is_one_line(run):
     for interventions, message in (
         (

@@ -235,3 +235,18 @@ def test_a_figure_has_panels_or_a_picture_and_a_name_for_files():
         Figure("3", "Nothing", ())
     with pytest.raises(ValueError, match="figure 'a/b': expected letters"):
         Figure("a/b", "Losses", (), (LOSS,))
+
+
+def test_a_report_tells_what_a_study_says_of_a_run(toy_study, tmp_path):
+    from mechplateau import RunConfig, save_report, train
+    from mechplateau.views import SectionView
+
+    def sections(run):
+        return (SectionView("A story of toys", (f"of {run.name}",)),) if run.task.name == "copy" else ()
+
+    run = train(RunConfig.for_task("copy", **TINY), runs_dir=tmp_path)
+    assert "A story of toys" not in save_report(run).read_text(encoding="utf-8")
+    register_study(a_study(sections=sections))
+    page = save_report(run).read_text(encoding="utf-8")
+    assert "A story of toys" in page
+    assert f"of {run.name}" in page

@@ -127,7 +127,7 @@ def test_patching_moves_what_a_hook_by_hand_moves(name, runs):
 
 def test_the_report_tells_the_story_of_stages(runs, tmp_path):
     from mechplateau.report import save_report
-    from mechplateau.report.stages import stage_sections
+    from mechplateau.studies.stages.story import stage_sections
 
     titles = {name: [section.title for section in stage_sections(run)] for name, run in runs.items()}
     assert titles == {

@@ -9,6 +9,7 @@ from mechplateau.studies.matrix.figures import ELSEWHERE, FIGURES
 from mechplateau.studies.matrix.numbers import columns_read, numbers, numbers_of_table
 from mechplateau.studies.matrix.recipes import RECIPES
 from mechplateau.studies.recorded import Reading
+from mechplateau.studies.matrix.story import matrix_sections
 from mechplateau.studies.study import Study
 
 STUDY = Study(
@@ -20,5 +21,6 @@ STUDY = Study(
     numbers=numbers,
     elsewhere=ELSEWHERE,
     reading=Reading(columns_read, numbers_of_table),
+    sections=matrix_sections,
     results=resources.files("mechplateau.studies.matrix") / "results",
 )

@@ -9,6 +9,8 @@ from mechplateau.studies.stages.claims import CLAIMS
 from mechplateau.studies.stages.figures import ELSEWHERE, FIGURES
 from mechplateau.studies.stages.recipes import RECIPES
 from mechplateau.studies.stages.summary import columns_read, numbers, numbers_of_table
+from mechplateau.studies.stages.story import stage_sections
+from mechplateau.studies.stages.summary import numbers
 from mechplateau.studies.study import Study
 
 STUDY = Study(
@@ -18,6 +20,7 @@ STUDY = Study(
     figures=FIGURES,
     claims=CLAIMS,
     numbers=numbers,
+    sections=stage_sections,
     elsewhere=ELSEWHERE,
     reading=Reading(columns_read, numbers_of_table),
     results=resources.files("mechplateau.studies.stages") / "results",

@@ -8,7 +8,7 @@ import pytest
 from mechplateau import RunConfig, train
 from mechplateau.report import save_report
 from mechplateau.report.gather import run_view
-from mechplateau.report.matrices import matrix_sections
+from mechplateau.studies.matrix.story import matrix_sections
 from mechplateau.views.matrices import MatrixView, draw_cell_attention, draw_matrices
 
 

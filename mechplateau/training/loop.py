@@ -136,6 +136,7 @@ def check_request(
         check_graph(place, config)
     check_memory(config, place)
     config.task.prepare()
+    _ = config.columns  # two measurements may have a column of one name
     return place
 
 

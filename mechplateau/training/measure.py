@@ -8,13 +8,14 @@ everything; with `paper`, what depends on the forward is of the training batch, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechplateau.errors import UserError
 from mechplateau.measurements import Measurement, Seen, Setting, chosen_measurements, joined_columns
 from mechplateau.measurements.base import Value
 from mechplateau.objectives import Batch
@@ -31,6 +32,7 @@ class Measurer:
 
     Raises:
         ConfigError: a measurement is not known or does not fit, or two have a column of one name.
+        UserError: from `row` and `numbers`, where a measurement gives something else than numbers of its own columns.
     """
 
     def __init__(self, setting: Setting, asked: Sequence[str] | None = None):
@@ -38,6 +40,7 @@ class Measurer:
         chosen = chosen_measurements(setting.task, setting.model, asked)
         self.measurements: tuple[Measurement, ...] = tuple(cls(setting) for cls in chosen)
         self._columns = joined_columns(self.measurements)
+        self._names_of = {one.name: {column.name for column in one.columns()} for one in self.measurements}
         self._integers = frozenset(column.name for column in self._columns if column.dtype == "int64")
         self._names: tuple[str, ...] = ()
 
@@ -96,5 +99,23 @@ class Measurer:
         seen = Seen(model, batch, self.setting, needs)
         values: dict[str, Value] = {}
         for one in measurements:
-            values |= one.measure(seen, batch)
+            values |= self._checked(one, one.measure(seen, batch))
+        return values
+
+    def _checked(self, one: Measurement, values: Any) -> Mapping[str, Value]:
+        """What a measurement gave, once it is known to be numbers, or None, of its own columns."""
+        own = self._names_of[one.name]
+        if not isinstance(values, Mapping) or not values.keys() <= own:
+            got = ", ".join(map(str, values)) if isinstance(values, Mapping) else type(values).__name__
+            raise UserError(
+                f"{type(one).__name__}.measure: expected a mapping of its columns ({', '.join(sorted(own))}) to "
+                f"numbers, got {got}"
+            )
+        for name, value in values.items():
+            if value is not None and (not isinstance(value, torch.Tensor) or value.dim() > 0):
+                got = f"shape {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+                raise UserError(
+                    f"{type(one).__name__}.measure: {name}: expected a tensor of one number (shape []) or None, "
+                    f"got {got}"
+                )
         return values

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mechplateau import RunConfig, train
-from mechplateau.errors import ConfigError
+from mechplateau.errors import ConfigError, UserError
 from mechplateau.measurements import (
     Column,
     Measurement,
@@ -122,6 +122,44 @@ def test_a_measurement_of_ones_own(tmp_path):
     tokens = run.task.sample(4, seed=0)
     assert run.columns[2].definition == "largest logit"
     assert torch.isfinite(run.model("after")(tokens[:, :-1])).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"n_large": None, "lagrest": None},
+            r"its columns \(largest, n_large\) to numbers, got n_large, lagr",
+        ),
+        (None, "to numbers, got NoneType"),
+        (
+            {"largest": 1.5, "n_large": None},
+            r"largest: expected a tensor of one number \(.*\) or None, got 1\.5",
+        ),
+        ({"largest": None, "n_large": torch.ones(3)}, r"n_large: expected .* or None, got shape \[3\]"),
+    ],
+)
+def test_what_a_measurement_gives_is_a_number_for_a_column(given, message, monkeypatch):
+    monkeypatch.setitem(base._REGISTRY, "test_largest", LargestLogit)
+    monkeypatch.setattr(LargestLogit, "measure", lambda self, seen, batch: given)
+    config = tiny(measurements=["test_largest"])
+    model = build_model(config.model, vocab_size=config.task.vocab_size, n_ctx=config.task.n_ctx).eval()
+    measurer = Measurer(Setting(config.task, config.model), ["test_largest"])
+    with pytest.raises(UserError, match=r"LargestLogit\.measure: .*" + message) as error:
+        measurer.row(model, 0, config.task.batch(2, seed=0))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.usefixtures("_own_names")
+def test_two_columns_of_one_name_are_said_before_anything_is_written(tmp_path):
+    class Again(LargestLogit):
+        name: ClassVar[str] = "test_again"
+
+    register_measurement(LargestLogit)
+    register_measurement(Again)
+    with pytest.raises(ConfigError, match="test_again: its column largest is one of test_largest too"):
+        train(tiny(measurements=["test_largest", "test_again"]), runs_dir=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("_own_names")

@@ -164,7 +164,9 @@ def test_parts_are_frozen_and_taken_over(tmp_path, folder):
 
 def test_muon_is_refused_where_it_would_train_nothing(run, tmp_path):
     config = config_of(run.task.name, training={"steps": 2, "optimizer": "muon"})
-    with pytest.raises(UserError, match=rf"training\.optimizer: muon trains .* of kind {config.model.kind} has no"):
+    with pytest.raises(
+        UserError, match=rf"training\.optimizer: muon trains .* of kind {config.model.kind} has no"
+    ):
         train(config, runs_dir=tmp_path)
     assert list(tmp_path.iterdir()) == []
 

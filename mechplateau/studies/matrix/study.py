@@ -8,8 +8,8 @@ from mechplateau.studies.matrix.claims import CLAIMS
 from mechplateau.studies.matrix.figures import ELSEWHERE, FIGURES
 from mechplateau.studies.matrix.numbers import columns_read, numbers, numbers_of_table
 from mechplateau.studies.matrix.recipes import RECIPES
-from mechplateau.studies.recorded import Reading
 from mechplateau.studies.matrix.story import matrix_sections
+from mechplateau.studies.recorded import Reading
 from mechplateau.studies.study import Study
 
 STUDY = Study(

@@ -8,9 +8,8 @@ from mechplateau.studies.recorded import Reading
 from mechplateau.studies.stages.claims import CLAIMS
 from mechplateau.studies.stages.figures import ELSEWHERE, FIGURES
 from mechplateau.studies.stages.recipes import RECIPES
-from mechplateau.studies.stages.summary import columns_read, numbers, numbers_of_table
 from mechplateau.studies.stages.story import stage_sections
-from mechplateau.studies.stages.summary import numbers
+from mechplateau.studies.stages.summary import columns_read, numbers, numbers_of_table
 from mechplateau.studies.study import Study
 
 STUDY = Study(

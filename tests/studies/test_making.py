@@ -102,29 +102,30 @@ def test_every_seed_has_a_probe_of_its_own(toy, runs_dir, tmp_path):
     assert all(len(outcome.values) == 2 for outcome in made.outcomes if outcome.claim.number == "probe_end")
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda record: {"0": 5},
-        lambda record: [1],
-        lambda record: {**record, "settings": {**record["settings"], "seed": 3}},
-        lambda record: {**record, "steps": {**record["steps"], "0": {"ours": 0.5}}},
-        lambda record: {**record, "steps": {**record["steps"], "0": dict.fromkeys(probes.ACCURACIES, 1.5)}},
-        lambda record: {**record, "steps": 3},
-    ],
-)
-def test_a_spoilt_record_of_probes_is_made_again(toy, runs_dir, tmp_path, spoil):
+def kept_notes(run):
+    """The notes of probes beside a run: path → bytes."""
+    return {path: path.read_bytes() for path in sorted(run.path.glob("notes/probes-*/*.safetensors"))}
+
+
+@pytest.mark.parametrize("spoil", ["cut", "another's", "no accuracy"])
+def test_a_spoilt_note_of_probes_is_made_again(toy, runs_dir, tmp_path, spoil):
     made = make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
     (run,) = finished_runs(RECIPES, "mws-probe", [0], "small", runs_dir).values()
-    path = run.path / "probes.json"
-    record = json.loads(path.read_text())
-    path.write_text(json.dumps(spoil(record)))
+    kept = kept_notes(run)
+    assert len(kept) == len(run.steps)
+    path = next(iter(kept))
+    if spoil == "cut":
+        path.write_bytes(kept[path][:50])
+    elif spoil == "another's":
+        path.write_bytes(list(kept.values())[1])
+    else:
+        run.notes(probes._KIND, probes._settings("small")).write(0, dict.fromkeys(probes.ACCURACIES, 1.5))
     assert probes.probe_numbers(run, "small") == {}
     assert (
         make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path).outcomes
         == made.outcomes
     )
-    assert json.loads(path.read_text()) == record
+    assert kept_notes(run) == kept
 
 
 def test_the_probe_of_a_partial_copy_has_no_end(toy, runs_dir, tmp_path):
@@ -183,14 +184,14 @@ def test_what_is_reduced_is_read_off_the_configurations():
 def test_probes_are_the_same_however_many_run_at_a_time(toy, runs_dir, tmp_path):
     made = make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
     (run,) = finished_runs(RECIPES, "mws-probe", [0], "small", runs_dir).values()
-    path = run.path / "probes.json"
-    record = json.loads(path.read_text())
-    path.unlink()
+    kept = kept_notes(run)
+    for path in kept:
+        path.unlink()
     assert (
         make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path, jobs=2).outcomes
         == made.outcomes
     )
-    assert json.loads(path.read_text()) == record
+    assert kept_notes(run) == kept
     with pytest.raises(UserError, match="jobs: expected at least 1, got 0"):
         probes.probe_curve(run, "small", jobs=0)
 
@@ -205,8 +206,10 @@ def test_a_notebooks_task_travels_to_where_checkpoints_are_probed(toy, runs_dir,
     )
     make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
     (run,) = finished_runs(RECIPES, "mws-probe", [0], "small", runs_dir).values()
-    (run.path / "probes.json").unlink()
+    for path in kept_notes(run):
+        path.unlink()
     probes.probe_curve(run, "small")
     assert len(sent) >= len(run.steps)
     assert all((register_task, cell) in map(pickle.loads, classes) for classes in sent)
-    (run.path / "probes.json").unlink()  # accuracies that were made up
+    for path in kept_notes(run):
+        path.unlink()  # accuracies that were made up

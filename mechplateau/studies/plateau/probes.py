@@ -12,7 +12,6 @@ probed on one thread, so that its accuracies are the same however many are probe
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -23,9 +22,7 @@ import pandas as pd
 
 from mechplateau.circuits import probe
 from mechplateau.errors import UserError
-from mechplateau.files import write_text
 from mechplateau.runs import Run, load_run
-from mechplateau.runs.record import read_json
 from mechplateau.studies.figures import CheckpointMeasure
 from mechplateau.studies.numbers import Numbers
 from mechplateau.studies.recipes import PAPER
@@ -47,6 +44,8 @@ SPLITS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
 }
 ACCURACIES = ("authors", "ours", "shuffled")
 _SEED = 20
+_KIND = "probes"
+"""Of the notes beside a run."""
 
 
 def probe_curve(
@@ -72,7 +71,7 @@ def probe_curve(
         raise UserError(f"scale: expected {' or '.join(SPLITS)}, got {scale!r}")
     if jobs < 1:
         raise UserError(f"jobs: expected at least 1, got {jobs}")
-    done = _read(run, scale)
+    done, notes = _read(run, scale), run.notes(_KIND, _settings(scale))
     missing = [step for step in run.steps if step not in done]
     with terminable(), closing(bars(progress)(total=len(missing), desc="probe")) as bar:
         found = Parallel(n_jobs=jobs, return_as="generator")(
@@ -81,7 +80,7 @@ def probe_curve(
         )
         for step, accuracies in zip(missing, found, strict=True):
             done[step] = accuracies
-            write_text(_file(run), json.dumps({"settings": _settings(scale), "steps": done}, indent=1) + "\n")
+            notes.write(step, accuracies)
             bar.update(1)
             bar.set_postfix_str(f"step {step}")
     return pd.DataFrame([{"step": step, **done[step]} for step in run.steps])
@@ -153,21 +152,15 @@ def _probe_at(
     }
 
 
-def _file(run: Run) -> Path:
-    return run.path / "probes.json"
-
-
 def _settings(scale: str) -> dict[str, Any]:
     return {**SPLITS[scale], "seed": _SEED, "precision": "float32"}
 
 
 def _read(run: Run, scale: str) -> dict[int, dict[str, float]]:
-    """Step → accuracies, of the steps probed before; nothing of a file that is damaged or of other settings."""
-    record = read_json(_file(run))
-    steps = record.get("steps")
-    if record.get("settings") != _settings(scale) or not isinstance(steps, dict):
-        return {}
-    return {step: steps[str(step)] for step in run.steps if _whole(steps.get(str(step)))}
+    """Step → accuracies, of the steps probed before with these settings; nothing of a note that is damaged."""
+    notes = run.notes(_KIND, _settings(scale))
+    found = {step: note[0] for step in run.steps if (note := notes.read(step)) is not None}
+    return {step: accuracies for step, accuracies in found.items() if _whole(accuracies)}
 
 
 def _whole(values: Any) -> bool:

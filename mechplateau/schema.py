@@ -52,7 +52,7 @@ class Config(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_true_for_one(cls, data: Any) -> Any:
+    def _reject_bool(cls, data: Any) -> Any:
         """A number is not true or false, though Python counts them as 1 and 0."""
         if isinstance(data, Mapping):
             for name, value in data.items():
@@ -181,7 +181,7 @@ class _UniqueKeys(yaml.SafeLoader):
                 )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                    None, None, f"duplicate key {key!r}", key_node.start_mark
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)

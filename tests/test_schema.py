@@ -165,7 +165,7 @@ def test_wrong_overrides_are_one_line(assignment, message):
 
 
 def test_a_key_written_twice_is_an_error():
-    with pytest.raises(ConfigError, match="the key 'seed' stands twice"):
+    with pytest.raises(ConfigError, match="duplicate key 'seed'"):
         read_yaml("seed: 1\nseed: 2\n", "file.yaml")
 
 

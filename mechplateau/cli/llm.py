@@ -85,7 +85,7 @@ def llm(
 ) -> None:
     """Measure repetition and collapse along a series of checkpoints, and whether they are what they claim.
 
-    What is finished is kept: after Ctrl-C the same command goes on with the next checkpoint.
+    What is finished is kept. Rerun the same command to resume after Ctrl-C.
     """
     from mechplateau.llm import SeriesConfig, analysis_folder, analyze_series, load_prompts
     from mechplateau.views.llm_series import plot_series, save_series

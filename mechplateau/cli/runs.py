@@ -63,7 +63,7 @@ def train(
 ) -> None:
     """Train a run to its end, or go on with it; a finished one is left as it is.
 
-    Ctrl-C saves; the same command goes on.
+    Ctrl-C saves. Rerun the same command to resume.
     """
     config = _config(source, preset, set_, seed)
     run = _train(config, device, runs_dir, threads, tracker or [], quiet, cuda_graph)

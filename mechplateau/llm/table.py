@@ -34,7 +34,7 @@ from mechplateau.llm.verdicts import Verdict
 if TYPE_CHECKING:
     import pandas as pd
 
-_NOTHING = "nothing speaks against it"
+_NOTHING = "no inconsistency found"
 _PUBLISHED = "the published weights"
 _LAST_STEP = "the last step, taken as the final weights"
 PLAIN_NOTES = (_NOTHING, _PUBLISHED, _LAST_STEP)

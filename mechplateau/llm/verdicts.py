@@ -50,7 +50,7 @@ class Known:
 
 @dataclass
 class Verdict:
-    """What is known about one checkpoint; no flag means that nothing speaks against its name."""
+    """What is known about one checkpoint; no flag means that no inconsistency with its name was found."""
 
     flags: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

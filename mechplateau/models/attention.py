@@ -168,7 +168,7 @@ class MaskedAttention(Attention):
 
     @abstractmethod
     def _fusible(self, pos: int) -> bool:
-        """Whether nobody looks at the map, and it is worth leaving out."""
+        """Whether scores and pattern have no hook, and the map is worth leaving out."""
 
     def _by_sums(self, q: Tensor, cache) -> Tensor | None:
         """z of a new token from what the cache keeps summed; None where that is not what is asked for."""

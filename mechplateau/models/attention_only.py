@@ -4,7 +4,7 @@ Positions are Shortformer's: queries and keys read ln1(x) + W_pos, values read l
 holds a position. There are no MLPs. Same parameter names, hook points and caches as any HookedTransformer with
 `attn_only` and `positional_embedding_type="shortformer"`.
 
-*Fused unless observed*: while nobody looks at scores or patterns, attention runs in one call and no map is kept; with a
+*Fused unless observed*: with no hook on scores or pattern, attention runs in one call and no map is kept; with a
 hook or a record, it is explicit and a hook's edit takes effect. Both agree to 1e-5.
 
 Source: arXiv 2402.02364, appendix F.1; Press et al. 2021 for the positions.

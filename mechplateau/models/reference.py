@@ -135,7 +135,7 @@ def _translate(given: Mapping[str, Tensor], n_heads: int, path: Path) -> dict[st
         if target is None:
             raise CheckpointError(f"{path}: unknown tensor {name}: not of the layout of the paper's code")
         if target in tensors:
-            raise CheckpointError(f"{path}: {name} stands twice (its name in either case): which one counts?")
+            raise CheckpointError(f"{path}: {name} is duplicate (its name in either case); keep one of them")
         if not tensor.dtype.is_floating_point:
             raise CheckpointError(
                 f"{path}: {name} is {str(tensor.dtype)[6:]}, expected floating-point numbers"

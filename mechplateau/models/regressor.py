@@ -9,7 +9,7 @@ TransformerLens's names. What differs from a usual HookedTransformer:
 - The residual stream has a gain: a block gives `gain · x + attention + MLP`. The authors' code adds x twice, so that
   their gain is 2. Inside the block, the MLP still reads `x + attention`. No weights of a model with gain 1 do the same.
 
-While nobody looks inside, only what the predictions need is computed: not the last token, and of the last layer only
+Without hooks inside, only what the predictions need is computed: not the last token, and of the last layer only
 the rows of the x tokens. Both ways agree to 3e-7.
 
 Source: arXiv 2402.02364, appendix F.2, and the authors' code.

@@ -29,7 +29,7 @@ def plain_names(tensors: Mapping[str, _Value]) -> dict[str, _Value]:
             short = _compiled(short.removeprefix("module."))
         if short in plain:
             raise CheckpointError(
-                f"{name} stands twice, with and without the prefix of a wrapper: which one counts?"
+                f"{name} is duplicate, with and without the prefix of a wrapper; keep one of them"
             )
         plain[short] = tensor
     return plain

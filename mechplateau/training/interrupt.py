@@ -1,4 +1,4 @@
-"""Ctrl-C (and SIGTERM and SIGHUP) as a wish that is honored between two steps, when everything can be saved."""
+"""Ctrl-C (and SIGTERM and SIGHUP) deferred to the next step boundary, where everything can be saved."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SIGNALS = (signal.SIGINT, *_ENDINGS)
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """The run was stopped by the user; it has been saved, and the same command goes on with it.
+    """The run was stopped by the user; it has been saved; rerun the same command to resume.
 
     Not an Exception, so that a loop over runs that catches every Exception ends too.
 
@@ -23,7 +23,7 @@ class RunInterrupted(KeyboardInterrupt):
     """
 
     def __init__(self, path: object, step: int):
-        super().__init__(f"stopped at step {step}, saved in {path}; the same command goes on from there")
+        super().__init__(f"stopped at step {step}, saved in {path}; rerun the same command to resume")
         self.step = step
 
 

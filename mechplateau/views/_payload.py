@@ -51,7 +51,7 @@ def curves_payload(view: RunView, columns: Iterable[str]) -> dict[str, Any]:
 
 
 def row_stride(view: RunView) -> int:
-    """Every how manieth evaluation is sent."""
+    """Stride between the rows that are sent."""
     return max(1, -(-len(view.metrics) // MAX_ROWS))
 
 

@@ -427,7 +427,7 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert "the same command goes on from there" in err
+    assert "rerun the same command to resume" in err
     assert "mechplateau: interrupted\n" not in err  # said once, with where it was saved
     (run,) = list_runs(tmp_path)
     assert run.status == "interrupted"

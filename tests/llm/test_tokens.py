@@ -63,10 +63,10 @@ def test_a_checkpoint_without_one_is_given_that_of_another_and_it_is_said(make_s
     analysis = analyze_series(series, prompts=PROMPTS)
     assert column(analysis, "loss") == column(expected, "loss")
     notes = {step: str(note) for step, note in column(analysis, "note").items()}
-    assert notes[1] == "nothing speaks against it; no tokenizer of its own; that of step2 is used"
+    assert notes[1] == "no inconsistency found; no tokenizer of its own; that of step2 is used"
     assert "step0: no readable tokenizer (" in notes[0]
     assert notes[0].endswith("; that of step2 is used")
-    assert notes[2] == "nothing speaks against it"
+    assert notes[2] == "no inconsistency found"
 
 
 def test_a_tokenizer_that_ends_prompts_is_refused(make_series, tokenizer) -> None:

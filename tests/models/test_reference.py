@@ -139,7 +139,7 @@ def test_a_name_with_and_without_a_prefix_is_an_error(tmp_path):
     state = ReferenceGPT().state_dict()
     state["_orig_mod.lm_head.weight"] = state["lm_head.weight"] + 1
     torch.save(state, tmp_path / "c.pt")
-    with pytest.raises(CheckpointError, match=r"c\.pt: _orig_mod\.lm_head\.weight stands twice"):
+    with pytest.raises(CheckpointError, match=r"c\.pt: _orig_mod\.lm_head\.weight is duplicate"):
         mechplateau.load_reference_checkpoint(tmp_path / "c.pt")
 
 
@@ -205,7 +205,7 @@ def changed(change):
             lambda s: s.update({"transformer.h.0.attn.bias": torch.ones(1, 1, 4, 4).tril()}),
             "not a lower-triangular",
         ),
-        (lambda s: s.update({"transformer.h.0.attn.q.weight": torch.zeros(WIDTH, WIDTH)}), "stands twice"),
+        (lambda s: s.update({"transformer.h.0.attn.q.weight": torch.zeros(WIDTH, WIDTH)}), "is duplicate"),
         (lambda s: s.update({"embed.W_E": torch.zeros(VOCAB, WIDTH)}), r"unknown tensor embed\.W_E"),
         (lambda s: s.update({"transformer.wpe.weight": torch.zeros(())}), "expected a matrix"),
         (

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from mechplateau.models.generation import generate as generate
     from mechplateau.models.observation import observe as observe
     from mechplateau.models.reference import load_reference_checkpoint as load_reference_checkpoint
-    from mechplateau.models.transformer import PlateauTransformer as PlateauTransformer
+    from mechplateau.models.transformer import HookedGPT as HookedGPT
     from mechplateau.models.transformer import build_model as build_model
 
 _HOMES = {
-    "PlateauTransformer": "transformer",
+    "HookedGPT": "transformer",
     "build_model": "transformer",
     "generate": "generation",
     "load_reference_checkpoint": "reference",

@@ -17,14 +17,14 @@ from mechplateau.models.table import Table, table_for, unobserved
 from mechplateau.models.tokens import require_tokens
 
 if TYPE_CHECKING:
-    from mechplateau.models.transformer import PlateauTransformer
+    from mechplateau.models.transformer import HookedGPT
 
 _JOIN = 32
 """Positions that join the sums of linear attention together."""
 
 
 def generate(
-    model: PlateauTransformer, prompt: Int[Tensor, "batch prompt"], n_outputs: int
+    model: HookedGPT, prompt: Int[Tensor, "batch prompt"], n_outputs: int
 ) -> Int[Tensor, "batch n_outputs"]:
     """The `n_outputs` tokens that the model finds most likely, one after the other, after each prompt.
 
@@ -52,7 +52,7 @@ def generate(
 
 
 def generate_on(
-    model: PlateauTransformer, seen: Observation, prompt_length: int, n_outputs: int
+    model: HookedGPT, seen: Observation, prompt_length: int, n_outputs: int
 ) -> Int[Tensor, "batch n_outputs"]:
     """Go on from a forward over sequences that begin with the prompt.
 
@@ -139,7 +139,7 @@ class _Cache:
         return z.transpose(1, 2)
 
 
-def _table(model: PlateauTransformer, seen: Observation, start: int, n_positions: int) -> Table | None:
+def _table(model: HookedGPT, seen: Observation, start: int, n_positions: int) -> Table | None:
     """The forward's table of the first layer, where it serves; else one of our own, where that pays."""
     table = seen.records[0].table if seen.records else None
     if table is not None and table.serves(model, start, n_positions) and unobserved(model):
@@ -148,7 +148,7 @@ def _table(model: PlateauTransformer, seen: Observation, start: int, n_positions
 
 
 def _step(
-    model: PlateauTransformer,
+    model: HookedGPT,
     token: Int[Tensor, "batch 1"],
     position: int,
     entries: Sequence[_Cache],

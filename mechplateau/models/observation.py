@@ -14,11 +14,11 @@ from mechplateau.models.tokens import require_tokens
 from mechplateau_kernels import PositionSet
 
 if TYPE_CHECKING:
-    from mechplateau.models.transformer import PlateauTransformer
+    from mechplateau.models.transformer import HookedGPT
 
 
 def observe(
-    model: PlateauTransformer,
+    model: HookedGPT,
     tokens: Int[Tensor, "batch pos"],
     *,
     metric_sets: Mapping[int, Sequence[Tensor | PositionSet]] | None = None,

@@ -16,7 +16,7 @@ from torch import Tensor
 from mechplateau.errors import CheckpointError
 from mechplateau.models.config import AttentionKind, ModelConfig
 from mechplateau.models.safe_files import load_tensors
-from mechplateau.models.transformer import PlateauTransformer, load_weights
+from mechplateau.models.transformer import HookedGPT, load_weights
 from mechplateau.paths import local_path
 
 _MASK = re.compile(r"transformer\.h\.\d+\.attn\.bias")
@@ -50,7 +50,7 @@ _BLOCK_NAMES = {
 
 def load_reference_checkpoint(
     path: str | Path, *, n_heads: int = 1, attention: AttentionKind = "linear"
-) -> PlateauTransformer:
+) -> HookedGPT:
     """Load a checkpoint of the paper's own code (`GPTLinear`, `GPTSoftmax`); logits equal theirs to 1e-5.
 
     Sizes are read off the tensors. The number of heads and the kind of attention cannot be, so they are
@@ -95,7 +95,7 @@ def load_reference_checkpoint(
             "d_mlp": d_mlp,
         }
     )
-    model = PlateauTransformer(config, vocab_size, n_ctx)
+    model = HookedGPT(config, vocab_size, n_ctx)
     load_weights(model, _translate(given, n_heads, path), str(path))
     return model.eval()
 

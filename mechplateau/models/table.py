@@ -27,7 +27,7 @@ from mechplateau.models.layers import FusedLayerNorm, LookupEmbed, OnceNormedBlo
 from mechplateau.models.watching import observed
 
 if TYPE_CHECKING:
-    from mechplateau.models.transformer import PlateauTransformer
+    from mechplateau.models.transformer import HookedGPT
 
 PAYS_FROM = 2
 """Sequences for each token of the vocabulary from which the table is less work than the rows themselves."""
@@ -54,7 +54,7 @@ class Table:
     made_of: tuple[tuple[Tensor, int | None], ...]
 
     @classmethod
-    def of(cls, model: PlateauTransformer, start: int, n_positions: int) -> Self:
+    def of(cls, model: HookedGPT, start: int, n_positions: int) -> Self:
         """The table of a model's present weights."""
         block = model.blocks[0]
         positions = model.pos_embed.W_pos[start : start + n_positions]
@@ -62,7 +62,7 @@ class Table:
         queries, keys, values = block.attn.projected(block.ln1(residual))
         return cls(residual, queries, keys, values, start, n_positions, _weights(model))
 
-    def serves(self, model: PlateauTransformer, start: int, n_positions: int) -> bool:
+    def serves(self, model: HookedGPT, start: int, n_positions: int) -> bool:
         """Whether it holds all of these positions, as the model's present weights give them."""
         if start < self.start or start + n_positions > self.start + self.n_positions:
             return False
@@ -105,7 +105,7 @@ class Rows:
         )
 
 
-def _weights(model: PlateauTransformer) -> tuple[tuple[Tensor, int | None], ...]:
+def _weights(model: HookedGPT) -> tuple[tuple[Tensor, int | None], ...]:
     block = model.blocks[0]
     return tuple(
         (weight, None if weight.is_inference() else weight._version)
@@ -121,14 +121,14 @@ def _gathered(kept: Float[Tensor, "row ..."], index: Int[Tensor, "batch pos"]) -
     return F.embedding(index, wide.flatten(1)).to(kept.dtype).unflatten(-1, kept.shape[1:])
 
 
-def table_for(model: PlateauTransformer, batch: int, start: int, n_positions: int) -> Table | None:
+def table_for(model: HookedGPT, batch: int, start: int, n_positions: int) -> Table | None:
     """A table for `batch` sequences at these positions; None where it does not pay or would leave a hook out."""
     if PAYS_FROM * model.cfg.d_vocab > batch or start + n_positions > model.cfg.n_ctx:
         return None
     return Table.of(model, start, n_positions) if unobserved(model) else None
 
 
-def unobserved(model: PlateauTransformer) -> bool:
+def unobserved(model: HookedGPT) -> bool:
     """Whether the model's rows before the first attention are those of the table, and nothing there is hooked."""
     if not len(model.blocks):
         return False

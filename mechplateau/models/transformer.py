@@ -64,7 +64,7 @@ _ROWS_SUM_TO_ONE = (
 )
 
 
-class PlateauTransformer(LabeledTokens, LensGeneration, WatchedHooks):
+class HookedGPT(LabeledTokens, LensGeneration, WatchedHooks):
     """A HookedTransformer with linear or softmax attention, built by `build_model`.
 
     Attributes:
@@ -295,7 +295,7 @@ def build_model(
     generator: torch.Generator | None = None,
     device: str | torch.device = "cpu",
     token_labels: Sequence[str] | None = None,
-) -> PlateauTransformer:
+) -> HookedGPT:
     """A freshly initialized model.
 
     Every weight of a linear layer or embedding is N(0, 0.02²), biases are 0, LayerNorms 1 and 0; the two
@@ -312,7 +312,7 @@ def build_model(
 
     Source: arXiv 2506.13688, appendix A.
     """
-    model = PlateauTransformer(config, vocab_size, n_ctx, device)
+    model = HookedGPT(config, vocab_size, n_ctx, device)
     model.token_labels = token_labels
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
     residual_std = INIT_STD / math.sqrt(2 * config.n_layers)
@@ -328,4 +328,4 @@ def build_model(
     return model.to(device)
 
 
-__all__ = ["PlateauTransformer", "build_model", "load_weights", "parameters_of"]
+__all__ = ["HookedGPT", "build_model", "load_weights", "parameters_of"]

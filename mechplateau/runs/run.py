@@ -42,7 +42,7 @@ from mechplateau.tasks import TaskBase
 from mechplateau.wording import counted
 
 if TYPE_CHECKING:
-    from mechplateau.models import PlateauTransformer
+    from mechplateau.models import HookedGPT
     from mechplateau.models.bridge import CausalBridge
 
 logger = logging.getLogger("mechplateau")
@@ -226,7 +226,7 @@ class Run:
             raise RunError(f"{self.path}: no checkpoint at step {which}; kept: {known}")
         return int(which)
 
-    def model(self, which: int | Phase = "after", *, device: str = "cpu") -> PlateauTransformer:
+    def model(self, which: int | Phase = "after", *, device: str = "cpu") -> HookedGPT:
         """The model of a checkpoint, in eval mode, with its raw weights: of the gpt kind, a HookedTransformer; else the
         module of the run's kind.
 
@@ -334,7 +334,7 @@ def _opened(runs_dir: str | Path) -> dict[str, Run | UserError]:
     return opened
 
 
-def load_checkpoint(path: str | Path, *, device: str = "cpu") -> PlateauTransformer:
+def load_checkpoint(path: str | Path, *, device: str = "cpu") -> HookedGPT:
     """The HookedTransformer of one checkpoint file: it describes itself.
 
     Raises:
@@ -343,9 +343,7 @@ def load_checkpoint(path: str | Path, *, device: str = "cpu") -> PlateauTransfor
     return model_from_checkpoint(local_path(path), device=device)
 
 
-def model_from_checkpoint(
-    path: Path, *, device: str, expected: RunConfig | None = None
-) -> PlateauTransformer:
+def model_from_checkpoint(path: Path, *, device: str, expected: RunConfig | None = None) -> HookedGPT:
     """The model of a checkpoint file, whose own configuration must be the expected one where one is given."""
     tensors, description = read_tensors(path)
     config = config_of(description, path)
@@ -360,4 +358,4 @@ def model_from_checkpoint(
         raise CheckpointError(
             f"{path}: {', '.join(changed)} is not what training keeps it at: not its checkpoint"
         )
-    return cast("PlateauTransformer", model.eval())
+    return cast("HookedGPT", model.eval())

@@ -38,11 +38,12 @@ if TYPE_CHECKING:
     from mechplateau.circuits.editing import run_edited
     from mechplateau.circuits.over_training import over_run
     from mechplateau.circuits.parameter_patching import components, patch_parameters
+    from mechplateau.circuits.patch_results import PatchResult
     from mechplateau.circuits.patching import Patch, activations, run_patched
     from mechplateau.circuits.positions import ablate_positions
     from mechplateau.circuits.probing import probe
     from mechplateau.circuits.scoring import Scores, score
-    from mechplateau.circuits.sweep import PatchResult, patch_sweep
+    from mechplateau.circuits.sweep import patch_sweep
     from mechplateau.circuits.token_sets import attention_sets, repeated_tokens
     from mechplateau.circuits.transfer import (
         PlateauLeft,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Attribution": "attribution",
     "Patch": "patching",
-    "PatchResult": "sweep",
+    "PatchResult": "patch_results",
     "PlateauLeft": "transfer",
     "Scores": "scoring",
     "TransferMatrix": "transfer",

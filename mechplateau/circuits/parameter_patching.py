@@ -20,6 +20,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mechplateau.circuits._sameness import require_alike_written, require_other_weights
+from mechplateau.circuits.patch_results import recovered
 from mechplateau.circuits.scoring import (
     MEASURES,
     checked_rows,
@@ -28,7 +29,6 @@ from mechplateau.circuits.scoring import (
     objective_for,
     standard_error,
 )
-from mechplateau.circuits.sweep import recovered
 from mechplateau.errors import UserError
 from mechplateau.models.config import ModelConfigBase
 from mechplateau.models.gpt import hooked_components

@@ -24,28 +24,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from mechplateau.circuits._resuming import Resumer, acts_on_its_own_position
 from mechplateau.circuits._sameness import require_alike_written, require_other_activations
 from mechplateau.circuits.editing import head_axis, require_hook
-from mechplateau.circuits.gradients import LINEARIZED, first_order_changes
+from mechplateau.circuits.gradients import first_order_changes
+from mechplateau.circuits.patch_results import Each, Key, PatchResult, means_over_rows, result_of
 from mechplateau.circuits.patching import Patch, activations
 from mechplateau.circuits.plain_sweep import plain_sweep
 from mechplateau.circuits.scoring import (
-    MEASURES,
     checked_rows,
     inputs_of,
     measures_of,
     objective_for,
-    standard_error,
 )
 from mechplateau.errors import UserError
 from mechplateau.objectives import Batch, Objective, TokenBatch, tokens_of
@@ -55,55 +53,7 @@ from mechplateau.training.progress import Progress, bars
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
 
-Key = tuple[str, int | None, int | None]
-"""Hook, head, position."""
-
-Each = np.ndarray
-"""Loss, accuracy and logit difference of each sequence, `[3, batch]`, summed over the scored rows."""
-
 METHODS = ("exact", "gradient", "both")
-SAME = 1e-6
-"""Donor and recipient that differ by no more than this in a measure have no difference to recover in it; nor have those
-whose mean difference is within two of its standard errors."""
-
-
-@dataclass(frozen=True)
-class PatchResult:
-    """Outcome of a sweep.
-
-    Attributes:
-        table: one line a patch: hook, head (null: all), position (null: all), the three measures of the patched model
-            (means over sequences and scored positions), `recovered_…` of each: (patched − recipient) /
-            (donor − recipient), so 0 where the patch does nothing and 1 where it does all that the donor does; null
-            where donor and recipient do not differ by more than two standard errors; `…_se` of each: the standard error
-            over sequences of patched − recipient; n: how many sequences.
-        recipient, donor: the measures without any patch.
-        rank_correlation: with method "both", Spearman's ρ over the lines of the table between exact and estimated
-            `loss` and `logit_difference`; None where one of them is constant, or without "both".
-    """
-
-    table: pd.DataFrame
-    recipient: dict[str, float]
-    donor: dict[str, float]
-    rank_correlation: dict[str, float | None] = field(default_factory=dict)
-
-    def grid(self, measure: str = "recovered_loss") -> pd.DataFrame:
-        """One measure as hook (and head) × position.
-
-        Raises:
-            UserError: no such measure.
-        """
-        known = list(self.table.columns[3:])
-        if measure not in known:
-            raise UserError(f"measure: expected one of {', '.join(known)}, got {measure!r}")
-        labels = [
-            hook if head is None or head is pd.NA else f"{hook} head {head}"
-            for hook, head in zip(self.table["hook"], self.table["head"], strict=True)
-        ]
-        columns = self.table["position"].astype(object).where(self.table["position"].notna(), "all")
-        frame = pd.DataFrame({"hook": labels, "position": columns, measure: self.table[measure]})
-        ordered = frame.pivot(index="hook", columns="position", values=measure)
-        return ordered.loc[list(dict.fromkeys(labels)), list(dict.fromkeys(columns))]
 
 
 @torch.no_grad()
@@ -208,7 +158,9 @@ def patch_sweep(
                     for position, each in batch.patched(name, given[name], head, patched_at):
                         totals.setdefault((name, head, position), []).append(each)
                     bar.update(cost[name])
-    return _result(totals, estimates, _means(base, len(scored)), _means(best, len(scored)), len(scored))
+    return result_of(
+        totals, estimates, means_over_rows(base, len(scored)), means_over_rows(best, len(scored)), len(scored)
+    )
 
 
 @dataclass(frozen=True)
@@ -262,7 +214,7 @@ def _plain(
         _positions(chosen.positions, batch.inputs.shape[1]),
         bars(chosen.progress),
     )
-    return _result(totals, {}, base, best, 1)
+    return result_of(totals, {}, base, best, 1)
 
 
 def _hooks(
@@ -352,11 +304,6 @@ def _heads(hook: str, activation: Tensor, by_head: bool) -> list[int | None]:
     return [None] if axis is None or not by_head else list(range(activation.shape[axis]))
 
 
-def _means(parts: Sequence[Each], n_rows: int) -> Each:
-    """Means over the rows, all sequences behind one another."""
-    return np.concatenate(parts, axis=1) / n_rows
-
-
 def _summed(logits: Tensor, rows: Sequence[int], right: Int[Tensor, "batch rows"]) -> Each:
     return measures_of(logits[:, list(rows)], right).sum(dim=-1).cpu().numpy()
 
@@ -374,60 +321,3 @@ def _add_estimates(
             for position in (None,) if positions is None else positions:
                 one = of_head.sum(dim=-1) if position is None else of_head[..., position]
                 estimates.setdefault((name, head, position), []).append(one.cpu().numpy())
-
-
-def _result(
-    totals: Mapping[Key, Sequence[Each]],
-    estimates: Mapping[Key, Sequence[Each]],
-    base: Each,
-    best: Each,
-    n_rows: int,
-) -> PatchResult:
-    keys = list(totals or estimates)
-    estimated = np.full((len(keys), *base.shape), np.nan)
-    if estimates:
-        changes = np.stack([np.concatenate(estimates[key], axis=1) for key in keys])
-        estimated[:, [MEASURES.index(name) for name in LINEARIZED]] = changes
-        estimated += base
-    patched = np.stack([_means(totals[key], n_rows) for key in keys]) if totals else estimated
-    means, errors = patched.mean(axis=-1), standard_error(patched - base, axis=-1)
-    columns: dict[str, object] = {
-        "hook": [hook for hook, _, _ in keys],
-        "head": pd.array([head for _, head, _ in keys], dtype="Int64"),
-        "position": pd.array([position for _, _, position in keys], dtype="Int64"),
-        **{name: means[:, i] for i, name in enumerate(MEASURES)},
-    }
-    for i, name in enumerate(MEASURES):
-        columns[f"recovered_{name}"] = recovered(means[:, i], base[i], best[i])
-    columns |= {f"{name}_se": errors[:, i] for i, name in enumerate(MEASURES)}
-    correlations: dict[str, float | None] = {}
-    if totals and estimates:
-        for name in LINEARIZED:
-            exact, estimate = means[:, MEASURES.index(name)], estimated.mean(axis=-1)[:, MEASURES.index(name)]
-            columns[f"{name}_gradient"] = estimate
-            correlation = pd.Series(exact).rank().corr(pd.Series(estimate).rank())
-            correlations[name] = None if np.isnan(correlation) else float(correlation)
-    return PatchResult(
-        pd.DataFrame({**columns, "n": base.shape[1]}),
-        dict(zip(MEASURES, base.mean(axis=1).tolist(), strict=True)),
-        dict(zip(MEASURES, best.mean(axis=1).tolist(), strict=True)),
-        correlations,
-    )
-
-
-def recovered(
-    patched: Float[np.ndarray, " patches"],
-    recipient: Float[np.ndarray, " batch"],
-    donor: Float[np.ndarray, " batch"],
-) -> pd.api.extensions.ExtensionArray:
-    """(patched − recipient) / (donor − recipient), means over sequences.
-
-    Null where recipient and donor do not differ: their mean difference is within two of its standard errors, or within
-    `SAME`. A share of nothing would be noise divided by noise.
-    """
-    difference = donor - recipient
-    noise = np.nan_to_num(2 * float(standard_error(difference)))
-    if not abs(difference.mean()) > max(SAME, noise):
-        return pd.array([None] * len(patched), dtype="Float64")
-    own = recipient.mean()
-    return pd.array((patched - own) / (donor.mean() - own), dtype="Float64")

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 import torch
 
+from mechplateau.circuits.patch_results import recovered
 from mechplateau.circuits.patching import Patch, activations, run_patched
 from mechplateau.circuits.scoring import MEASURES, score
-from mechplateau.circuits.sweep import firing_hooks, patch_sweep, recovered
+from mechplateau.circuits.sweep import firing_hooks, patch_sweep
 from mechplateau.errors import UserError
 
 from .conftest import VOCAB, make_model

@@ -168,14 +168,17 @@ def tiled_forward_config(mode: str, d_head: int, d_v: int) -> TiledConfig:
     return _tiled(mode, d_head, d_v, d_v)
 
 
-# The fragments of tf32x3 crowd the registers of the backward kernels: fewer others at a time.
+def _others(mode: str, d_head: int, d_v: int) -> int:
+    """Fewer at a time in the backward kernels where fragments of tf32x3, or of loops with a single turn, which are
+    unrolled, crowd the registers."""
+    return 16 if mode == "tf32x3" or max(d_head, d_v) <= 32 else 32
 
 
 def tiled_rows_config(mode: str, d_head: int, d_v: int) -> TiledConfig:
     """Of dQ."""
-    return _tiled(mode, d_head, d_v, d_head, others=16 if mode == "tf32x3" else 32)
+    return _tiled(mode, d_head, d_v, d_head, others=_others(mode, d_head, d_v))
 
 
 def tiled_columns_config(mode: str, d_head: int, d_v: int) -> TiledConfig:
     """Of dK and dV."""
-    return _tiled(mode, d_head, d_v, d_head + d_v, others=16 if mode == "tf32x3" else 32)
+    return _tiled(mode, d_head, d_v, d_head + d_v, others=_others(mode, d_head, d_v))

@@ -59,6 +59,9 @@ class _Product(torch.autograd.Function):
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():  # Dynamo takes no function with a jvp of its own
+        with full_precision(a.device):
+            return torch.bmm(a, b)
     product: Tensor = _Product.apply(a, b)
     return product
 

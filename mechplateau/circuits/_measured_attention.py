@@ -21,6 +21,7 @@ from transformer_lens.components import Attention, GroupedQueryAttention
 import mechplateau_kernels as mk
 from mechplateau.errors import UserError
 from mechplateau.models.attention import MaskedAttention
+from mechplateau.models.watched_parts import WatchedAttention
 from mechplateau.models.watching import observed
 
 _POSITIONS = {"alibi": "ALiBi positions", "relative_positional_bias": "relative position biases"}
@@ -78,10 +79,8 @@ def measured_attention(
 
 def _require_measurable(layer: int, attention: Any) -> None:
     name = f"blocks.{layer}.attn"
-    if not isinstance(attention, MaskedAttention) and type(attention) not in (
-        Attention,
-        GroupedQueryAttention,
-    ):
+    known = (Attention, GroupedQueryAttention, WatchedAttention)
+    if not isinstance(attention, MaskedAttention) and type(attention) not in known:
         raise UserError(
             f"{name}: attention of {type(attention).__name__} cannot be measured; "
             "expected Attention, GroupedQueryAttention or mechplateau's own"

@@ -24,6 +24,7 @@ from torch import Tensor
 from transformer_lens.components import LayerNormPre
 
 from mechplateau.models.layers import FusedLayerNorm, LookupEmbed, OnceNormedBlock, RepeatedPosEmbed
+from mechplateau.models.watched_parts import WatchedLayerNormPre
 from mechplateau.models.watching import observed
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def unobserved(model: HookedGPT) -> bool:
         type(model.embed) is LookupEmbed
         and type(model.pos_embed) is RepeatedPosEmbed
         and type(block) is OnceNormedBlock
-        and type(block.ln1) in (FusedLayerNorm, LayerNormPre)
+        and type(block.ln1) in (FusedLayerNorm, LayerNormPre, WatchedLayerNormPre)
         and getattr(block.attn, "takes_rows", False)
     )
     return known and not observed(

@@ -10,13 +10,8 @@ import pytest
 import torch
 
 from mechplateau.errors import RunError, UserError
-from mechplateau.interventions import (
-    AttentionScale,
-    Handle,
-    Intervention,
-    register_intervention,
-    scaled_entries,
-)
+from mechplateau.interventions import AttentionScale, Handle, Intervention, register_intervention
+from mechplateau.interventions.attention_scale import scaled_entries
 from mechplateau.runs import RunWriter, load_run, writer
 from mechplateau.training import RunInterrupted, loop, train
 from mechplateau.training.seeding import generator_for

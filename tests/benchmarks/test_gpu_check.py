@@ -86,6 +86,7 @@ def test_a_worker_that_dies_or_is_late_is_a_failure(tmp_path):
 def test_with_a_gpu_every_section_runs_in_order(tmp_path, monkeypatch):
     """Played through without one: what each section does is tested elsewhere."""
     gpu_correctness = pytest.importorskip("gpu_correctness")
+    import gpu_long
     import gpu_step
     import gpu_timings
 
@@ -103,6 +104,7 @@ def test_with_a_gpu_every_section_runs_in_order(tmp_path, monkeypatch):
         (gpu_correctness, ["cosine_tolerances", "second_derivatives", "determinism", "graphs_and_waiting"]),
         (gpu_step, ["trajectory", "times", "times_on_hooked"]),
         (gpu_timings, ["attention", "cosine"]),
+        (gpu_long, ["correctness", "times"]),
     ):
         for name in names:
             play(module, name)

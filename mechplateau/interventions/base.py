@@ -72,7 +72,7 @@ class Intervention(Config):
         )
 
     def begin(self, model: Any, task: TaskBase) -> None:
-        """Change weights, once, at step `start`, before `attach`; a run that is gone on with has had it."""
+        """Change weights, once, at step `start`, before `attach`. A run that resumes does not do it again."""
 
     def held(self, task: TaskBase, model: ModelConfigBase) -> frozenset[str]:
         """Names of the parameters that are not trained while it is in effect."""

@@ -1,4 +1,4 @@
-"""Finished steps of an analysis on disk, so that a killed one goes on with the next step.
+"""Finished steps of an analysis on disk, so that a killed one resumes with the next step.
 
     settings.yaml                what was measured, and of what
     steps/step512.safetensors    one checkpoint: its sketch as tensors, the rest as JSON in the header

@@ -56,7 +56,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a run is: `finished` at a step, to be gone on with from step `resume`, or neither: a new run.
+    """How far a run is: `finished` at a step, to be resumed from step `resume`, or neither: a new run.
 
     Attributes:
         problem: what contradicts itself, and what to do; then nothing is to be touched.

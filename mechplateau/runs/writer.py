@@ -122,7 +122,7 @@ class RunWriter:
         return arithmetic if isinstance(arithmetic, int) else None
 
     def begin(self, environment: Mapping[str, Any]) -> None:
-        """Note the start of a session, and say so where it goes on with another arithmetic."""
+        """Note the start of a session, and say so where it resumes with another arithmetic."""
         before, now = self.recorded_arithmetic(), environment.get("arithmetic")
         if self.resume_step is not None and before is not None and now is not None and before != now:
             logger.warning(

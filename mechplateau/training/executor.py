@@ -96,7 +96,7 @@ def submit(
         workers: processes at a time.
         finished: asked just before a job would start: whether its folder holds all that it would write. Where it raises
             a UserError, the job has failed.
-        on_result: hears of every job as it ends, from any thread.
+        on_result: called with each result as its job ends, from any thread.
 
     Returns:
         a result a job, in their order.

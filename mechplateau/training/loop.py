@@ -53,7 +53,7 @@ Row = dict[str, float | int | None]
 
 
 class Listener(Protocol):
-    """Hears of every step; trackers and progress displays are listeners. It must not raise."""
+    """Called after every step; trackers and progress displays are listeners. It must not raise."""
 
     def on_step(self, step: int, row: Row | None) -> None:
         """`step` updates are done; `row` is what was measured there, if it was."""
@@ -298,7 +298,7 @@ class _Trainer:
                 self.attached.pop(intervention).remove()
         for intervention in self.config.interventions:
             if intervention.active(self.step) and intervention not in self.attached:
-                # A run that goes on at just this step has had its beginning before it was saved.
+                # A run that resumes at this very step did its `begin` before it was saved.
                 if self.step == intervention.start and not (
                     self.resumed and self.step == self.writer.resume_step
                 ):

@@ -23,7 +23,7 @@ _SILENT_SECONDS = 2.0
 
 
 class Bar(Protocol):
-    """Hears of work that was done."""
+    """Counts work that was done."""
 
     def update(self, n: int = 1) -> Any:
         """So many more pieces of work are done."""

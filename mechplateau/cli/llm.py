@@ -88,9 +88,10 @@ def llm(
     What is finished is kept. Rerun the same command to resume after Ctrl-C.
     """
     from mechplateau.llm import SeriesConfig, analysis_folder, analyze_series, load_prompts
+    from mechplateau.runs import Run
     from mechplateau.views.llm_series import plot_series, save_series
 
-    if (local_path(series) / "config.yaml").is_file():
+    if Run.exists(series):
         raise UserError(
             f"{series}: a run of ours, not a series of language models; use `mechplateau llc {series}` for its "
             "learning coefficients, `mechplateau show` and `report` for the rest"

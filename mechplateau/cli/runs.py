@@ -250,15 +250,14 @@ def _train(
     from contextlib import ExitStack
 
     from mechplateau.cli.console import training_progress
-    from mechplateau.runs.layout import Layout
-    from mechplateau.runs.record import is_finished
+    from mechplateau.runs import is_finished
     from mechplateau.training import RunInterrupted, train
     from mechplateau.training.loop import check_request
     from mechplateau.training.trackers import mirrored
 
     _check_trackers(trackers)
     folder = runs_dir / config.run_name
-    finished = is_finished(Layout(folder), config)
+    finished = is_finished(folder, config)
     if not finished:
         check_request(config, device, threads, cuda_graph)
     if device == "cpu":
@@ -301,14 +300,18 @@ def _check_trackers(names: list[str] | None) -> None:
 def find_run(name: str, runs_dir: Path) -> Run:
     """A run by folder, name, or the beginning of a name that no other shares."""
     from mechplateau.errors import RunError
-    from mechplateau.runs import load_run
+    from mechplateau.runs import Run, load_run
+
+    def exists(path: Path) -> bool:
+        try:
+            return Run.exists(path)
+        except RunError:  # a name too long for the system, say
+            return False
 
     for path in (local_path(name), runs_dir / name):
-        if _is_file(path / "config.yaml"):
+        if exists(path):
             return load_run(path)
-    matches = sorted(
-        path for path in runs_dir.glob("*") if path.name.startswith(name) and _is_file(path / "config.yaml")
-    )
+    matches = sorted(path for path in runs_dir.glob("*") if path.name.startswith(name) and exists(path))
     if len(matches) == 1:
         return load_run(matches[0])
     if matches:

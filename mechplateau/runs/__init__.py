@@ -1,7 +1,25 @@
 """Run folders: the only code that touches them."""
 
 from mechplateau.runs.phases import Phases
-from mechplateau.runs.run import Run, list_runs, load_checkpoint, load_run, unreadable_runs
+from mechplateau.runs.run import (
+    Run,
+    is_finished,
+    is_or_says_finished,
+    list_runs,
+    load_checkpoint,
+    load_run,
+    unreadable_runs,
+)
 from mechplateau.runs.writer import RunWriter
 
-__all__ = ["Phases", "Run", "RunWriter", "list_runs", "load_checkpoint", "load_run", "unreadable_runs"]
+__all__ = [
+    "Phases",
+    "Run",
+    "RunWriter",
+    "is_finished",
+    "is_or_says_finished",
+    "list_runs",
+    "load_checkpoint",
+    "load_run",
+    "unreadable_runs",
+]

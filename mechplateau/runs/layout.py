@@ -8,6 +8,8 @@ checkpoints/step_000120.safetensors    weights, by TransformerLens's names
 maps/step_000120.safetensors       batch-mean attention maps and cosine matrices at checkpoints
 resume/step_000120.safetensors     weights and optimizer state to go on from
 notes/llc-1a2b3c4d5e6f/            found out afterwards, with settings of this hash; one file a checkpoint
+
+`--tracker NAME` adds a folder NAME, whose files are the tracker's own. Nothing here is read from them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from mechplateau.models.kinds import build, kind_of
 from mechplateau.models.versions import check_transformer_lens
 from mechplateau.models.weights import load_weights, parameters_of
 from mechplateau.paths import local_path
-from mechplateau.runs import table
+from mechplateau.runs import record, table
 from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import read_description, read_tensors
 from mechplateau.runs.layout import REMEDY, Layout
@@ -59,11 +59,20 @@ class Run:
     def __init__(self, path: Path):
         self.path = path
         self._layout = Layout(path)
-        if not is_file(self._layout.config):
+        if not self.exists(path):
             raise RunError(
                 f"{path}: no run here (config.yaml is missing); `mechplateau list` shows the runs there are"
             )
         self.config = read_config(self._layout.config)
+
+    @staticmethod
+    def exists(path: str | Path) -> bool:
+        """Whether a run lies in this folder.
+
+        Raises:
+            RunError: the folder may not be read.
+        """
+        return is_file(Layout(local_path(path)).config)
 
     def __repr__(self) -> str:
         lost = f", {len(self.missing)} missing" if self.missing else ""
@@ -98,6 +107,16 @@ class Run:
     def status(self) -> Status | None:
         """running (or killed), interrupted, finished; None where the run never began."""
         return status_of(self._layout, self.config)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is trained to its own end; a run that `training.stop_at` stopped before is not."""
+        return self.status == "finished" and self.stopped_at is None
+
+    @property
+    def farthest(self) -> int:
+        """The last step of which the folder holds a row, a checkpoint, or what is needed to resume; 0: of none."""
+        return max(self.reached, *self.steps, *self._layout.resume_steps(), 0)
 
     @property
     def reached(self) -> int:
@@ -310,6 +329,29 @@ def load_run(path: str | Path) -> Run:
     return run
 
 
+def is_finished(folder: Path, config: RunConfig) -> bool:
+    """Whether a folder holds the finished run of a configuration: what `train` asks first. Changes nothing in it.
+
+    A run that stopped where the configuration stops it (`training.stop_at`) counts.
+
+    Raises:
+        RunError: the folder is of another configuration, or a run that is said to be finished is not complete.
+    """
+    return record.is_finished(Layout(folder), config)
+
+
+def is_or_says_finished(folder: Path) -> bool:
+    """Whether a folder holds a run that is trained to its end, or one that says so and cannot be read.
+
+    Opening the latter says what is wrong with it; training it again would not.
+    """
+    says_so = record.state_of(Layout(folder)) == "finished"
+    try:
+        return (Run(folder) if says_so else load_run(folder)).finished
+    except UserError:
+        return says_so
+
+
 def list_runs(runs_dir: str | Path) -> list[Run]:
     """The runs in a folder, by name; see `unreadable_runs` for those that cannot be opened."""
     return [run for run in _opened(runs_dir).values() if isinstance(run, Run)]
@@ -327,7 +369,7 @@ def _opened(runs_dir: str | Path) -> dict[str, Run | UserError]:
     opened: dict[str, Run | UserError] = {}
     for path in sorted(root.iterdir()) if root.is_dir() else []:
         try:
-            if is_file(Layout(path).config):
+            if Run.exists(path):
                 opened[path.name] = Run(path)
         except UserError as problem:
             opened[path.name] = problem

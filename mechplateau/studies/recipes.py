@@ -12,9 +12,7 @@ from typing import Any
 
 from mechplateau.config import SEEDS, RunConfig, task_presets, task_settings
 from mechplateau.errors import UserError
-from mechplateau.runs import Run, load_run
-from mechplateau.runs.layout import Layout
-from mechplateau.runs.record import state_of
+from mechplateau.runs import is_or_says_finished, load_run
 from mechplateau.schema import laid_over
 
 PAPER = "paper"
@@ -97,31 +95,21 @@ def config_of(recipes: Recipes, name: str, seed: int, scale: str, runs_dir: Path
         begin, source_seed = source
         if source_seed >= SEEDS:
             raise NotReady(f"{name}: expected a seed below {SEEDS - recipe.start.seed_offset}, got {seed}")
-        run = runs_dir / config_of(recipes, begin, source_seed, scale, runs_dir).run_name
-        if not is_finished(run):
+        folder = runs_dir / config_of(recipes, begin, source_seed, scale, runs_dir).run_name
+        if not is_or_says_finished(folder):
             raise NotReady(
                 f"{name} with seed {seed} starts from the finished run of {begin} with seed {source_seed}; "
                 "train that first"
             )
-        path = Layout(run).checkpoint(load_run(run).reached)
-        if not path.is_file():
+        run = load_run(folder)
+        if run.reached not in run.steps:
             raise NotReady(
-                f"{path}: missing, and {name} starts from it; put a copy back, or delete the run's folder "
-                "to train it again"
+                f"{folder}: its checkpoint of step {run.reached} is missing, and {name} starts from it; put a copy "
+                "back, or delete the run's folder to train it again"
             )
-        begun = {**recipe.start.settings, "source": str(path)}
+        begun = {**recipe.start.settings, "source": str(run.checkpoint_path(run.reached))}
         data["interventions"] = [*data.get("interventions", ()), begun]
     return RunConfig.parse(data)
-
-
-def is_finished(run: Path) -> bool:
-    """Whether a run folder holds a run that is finished, and not only stopped for now."""
-    finished = state_of(Layout(run)) == "finished"
-    try:
-        opened = Run(run) if finished else load_run(run)
-        return opened.status == "finished" and opened.stopped_at is None
-    except UserError:
-        return finished
 
 
 def needed(recipes: Recipes, names: Sequence[str]) -> tuple[str, ...]:

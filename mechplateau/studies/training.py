@@ -8,9 +8,8 @@ from pathlib import Path
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
-from mechplateau.runs import Run, load_run
-from mechplateau.runs.layout import Layout
-from mechplateau.studies.recipes import NotReady, Recipes, config_of, is_finished, waves
+from mechplateau.runs import Run, is_or_says_finished, load_run
+from mechplateau.studies.recipes import NotReady, Recipes, config_of, waves
 from mechplateau.training.progress import Bar, Progress, bars
 from mechplateau.training.sweep import SweepResult, sweep
 
@@ -84,9 +83,8 @@ def _longest(configs: Sequence[RunConfig], runs_dir: Path) -> list[RunConfig]:
 
 def _reached(path: Path) -> int:
     """The last step of which a run folder holds anything; 0 where there is none, or none that can be read."""
-    layout = Layout(path)
     try:
-        return max(load_run(path).reached, *layout.checkpoint_steps(), *layout.resume_steps(), 0)
+        return load_run(path).farthest
     except UserError:
         return 0
 
@@ -114,7 +112,7 @@ def finished_runs(
         except NotReady:
             continue
         path = runs_dir / config.run_name
-        if config.run_name not in without and (is_finished(path) or _stopped_as_asked(path, config)):
+        if config.run_name not in without and (is_or_says_finished(path) or _stopped_as_asked(path, config)):
             found[seed] = _opened(config, runs_dir)
     return found
 

@@ -27,11 +27,9 @@ from mechplateau.models.versions import check_hooked_transformer
 from mechplateau.models.weights import load_weights, parameters_of
 from mechplateau.objectives import Batch
 from mechplateau.paths import local_path
-from mechplateau.runs import Run, RunWriter, load_run
+from mechplateau.runs import Run, RunWriter, is_finished, load_run
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
 from mechplateau.runs.environment import describe_environment
-from mechplateau.runs.layout import Layout
-from mechplateau.runs.record import is_finished
 from mechplateau.signs import is_solved
 from mechplateau.tasks import SequenceTask
 from mechplateau.training.graphed import GraphedMeasurement, GraphedUpdate, check_graph
@@ -91,7 +89,7 @@ def train(
         UserError: the device is not there, or the model is larger than its memory.
     """
     folder = local_path(runs_dir)
-    finished = is_finished(Layout(folder / config.run_name), config)
+    finished = is_finished(folder / config.run_name, config)
     # Of a finished run nothing is asked that the machine might not have.
     place = torch.device("cpu") if finished else check_request(config, device, threads, cuda_graph)
     with RunWriter(config, folder) as writer:

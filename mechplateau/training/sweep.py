@@ -11,8 +11,7 @@ from typing import Any
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError
 from mechplateau.paths import local_path
-from mechplateau.runs.layout import Layout
-from mechplateau.runs.record import is_finished
+from mechplateau.runs import is_finished
 from mechplateau.schema import override
 from mechplateau.training.executor import Job, JobResult, Outcome, job_function, submit
 from mechplateau.training.loop import train
@@ -102,7 +101,7 @@ def sweep(
             for config in configs
         ],
         workers=jobs,
-        finished=lambda job: is_finished(Layout(job.folder), of_folder[job.folder]),
+        finished=lambda job: is_finished(job.folder, of_folder[job.folder]),
         on_result=lambda done: on_result(result_of(done)),
     )
     return [result_of(done) for done in results]

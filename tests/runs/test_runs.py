@@ -25,6 +25,7 @@ from mechplateau.errors import CheckpointError, ConfigError, RunError
 from mechplateau.measurements import Column
 from mechplateau.models.transformer import parameters_of
 from mechplateau.runs import (
+    Run,
     RunWriter,
     checkpoints,
     list_runs,
@@ -91,6 +92,9 @@ def test_a_run_opens_in_a_notebooks_way(finished):
     assert run.steps == (0, 3, 6)
     assert list(run.metrics["step"]) == list(range(7))
     assert run.status == "finished"
+    assert (run.finished, run.farthest, run.reached) == (True, 6, 6)
+    assert Run.exists(finished)
+    assert not Run.exists(finished.parent)
     assert set(run.maps("before")) == {"pattern.L0", "cosine.final"}
     assert run.maps("before")["pattern.L0"].shape == (2, 8, 8)
 

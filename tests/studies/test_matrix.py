@@ -113,6 +113,7 @@ def test_checkpoints_are_looked_at_once(run, monkeypatch):
     assert table["step"].tolist() == list(run.steps) == [0, 3]
     assert {"copy_mask", "probe_masked_L1", "partner_other", "sign_auc", "position_col"} <= set(table)
     assert table.notna().all(axis=None)
+    assert run.notes("inside", Inside().settings("tiny")).steps() == run.steps
     monkeypatch.setattr(inside, "look", lambda *_: pytest.fail("looked at again"))
     assert Inside().measure(run, "tiny").equals(table)
 

@@ -14,7 +14,6 @@ from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, RunError
 from mechplateau.report import run_view
 from mechplateau.runs import load_run
-from mechplateau.studies.recipes import is_finished
 from mechplateau.training import loop, train
 from mechplateau.training.measure import Measurer
 from mechplateau.training.sweep import expand, sweep
@@ -72,7 +71,7 @@ def test_a_stopped_run_opens_like_a_finished_one(stopped_once, capsys):
     assert run.phases.after == 7
     assert run.model("after") is not None
     assert repr(run).endswith("stopped at 7, 3 checkpoints)")
-    assert not is_finished(run.path)  # for studies, which need its end
+    assert not run.finished  # for studies, which need its end
     print_run(run)
     print_runs([run], {}, run.path.parent)
     shown = capsys.readouterr().out

@@ -18,7 +18,6 @@ checkpoints and not done again. Cost: about a second a checkpoint on a CPU at th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
@@ -29,15 +28,15 @@ import pandas as pd
 from mechplateau.circuits.completion import by_partner, copy_check, permuted_positions, probe_cells
 from mechplateau.circuits.number_embeddings import number_embeddings, position_cosines
 from mechplateau.errors import UserError
-from mechplateau.files import write_text
 from mechplateau.runs import Run
-from mechplateau.runs.record import read_json
 from mechplateau.studies.figures import CheckpointMeasure
 from mechplateau.tasks.matrices import same_column, same_row
 from mechplateau.tasks.matrix_completion import MatrixCompletion
 from mechplateau.training.progress import Progress, bars
 
 _SEED = 21
+_KIND = "inside"
+"""Of the notes beside a run."""
 VALUES: Mapping[str, tuple[float, float]] = {
     "paper": (0.44, -0.24),
     "tiny": (0.5, -0.25),
@@ -58,19 +57,16 @@ class Inside(CheckpointMeasure):
     def measure(
         self, run: Run, scale: str, *, jobs: int = 1, progress: Progress | str | None = None
     ) -> pd.DataFrame:
-        file = run.path / "inside.json"
-        record = read_json(file)
-        known = record.get("steps") if record.get("settings") == self.settings(scale) else None
-        done: dict[str, Values] = dict(known) if isinstance(known, dict) else {}
-        missing = [step for step in run.steps if str(step) not in done]
+        notes = run.notes(_KIND, self.settings(scale))
+        done = {step: note[0] for step in run.steps if (note := notes.read(step)) is not None}
+        missing = [step for step in run.steps if step not in done]
         with closing(bars(progress)(total=len(missing), desc="inside")) as bar:
             for step in missing:
-                done[str(step)] = look(run, step, scale)
-                text = json.dumps({"settings": self.settings(scale), "steps": done}, indent=1)
-                write_text(file, text + "\n")
+                done[step] = look(run, step, scale)
+                notes.write(step, done[step])
                 bar.update(1)
                 bar.set_postfix_str(f"step {step}")
-        return pd.DataFrame([{"step": step, **done[str(step)]} for step in run.steps])
+        return pd.DataFrame([{"step": step, **dict(sorted(done[step].items()))} for step in run.steps])
 
     def settings(self, scale: str) -> Mapping[str, Any]:
         values = VALUES.get(scale, VALUES["paper"])

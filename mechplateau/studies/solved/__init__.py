@@ -1,0 +1,1 @@
+"""The solved moving window sum, taken apart: a study of ours."""

@@ -1,7 +1,7 @@
 """Matrix completion: losses over observed and masked cells, similarity of their hidden states, where heads look.
 
-All from one forward that shows the attention maps. l counts layers and h heads from 0; definitions in
-`mechplateau.metrics.completion` and `mechplateau.metrics.cells`.
+All from one forward that shows the attention maps; a GPT's cells from what it generates. l counts layers and h heads
+from 0; definitions in `mechplateau.metrics.completion` and `mechplateau.metrics.cells`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from torch import Tensor
 
 from mechplateau.measurements.base import Measurement, Need, Seen, Setting, Value, register_measurement
 from mechplateau.measurements.columns import Column
+from mechplateau.measurements.outputs import OfGenerated
 from mechplateau.metrics.cells import MASSES, attention_masses, fixedness, mean_pattern
 from mechplateau.metrics.completion import (
     cosine_among,
     cosine_of_equals,
     masked_value,
+    mean_where,
     spread,
     squared_errors,
 )
 from mechplateau.models.config import ModelConfigBase
-from mechplateau.objectives import Batch
-from mechplateau.tasks import MatrixCompletion, TaskBase
-from mechplateau.tasks.matrices import same_column, same_row
+from mechplateau.objectives import Batch, tokens_of
+from mechplateau.tasks import MatrixCompletion, MatrixCompletionGPT, TaskBase
+from mechplateau.tasks.matrices import MASK, same_column, same_row
 from mechplateau.tasks.matrix_completion import Matrices
 
 _NO_MASKED, _NO_OBSERVED = "no cell of the batch is masked", "no cell of the batch is observed"
@@ -224,4 +226,39 @@ class CellHeads(OfPatterns):
                         yield column, mass, kind, layer, head
 
 
-__all__ = ["CellAttention", "CellHeads", "CellLosses", "CellSimilarity", "OfCells", "OfPatterns"]
+@register_measurement
+class CompletedCells(OfGenerated):
+    """How often a GPT writes the right cell: those that were given are copied, the masked ones are completed."""
+
+    name: ClassVar[str] = "completed_cells"
+
+    @classmethod
+    def misfit(cls, task: TaskBase, model: ModelConfigBase) -> str | None:
+        if not isinstance(task, MatrixCompletionGPT):
+            return f"it needs matrices that are written as tokens, and {task.name} has none"
+        return super().misfit(task, model)
+
+    def columns(self) -> tuple[Column, ...]:
+        return (
+            Column("accuracy_obs", "share", "right tokens among observed cells, generated", _NO_OBSERVED),
+            Column("accuracy_mask", "share", "right tokens among masked cells, generated", _NO_MASKED),
+        )
+
+    def measure(self, seen: Seen, batch: Batch) -> Mapping[str, Value]:
+        right = (seen.generated == self.true(batch)).float()
+        observed = tokens_of(batch)[:, : self.task.n_outputs] != MASK
+        return {
+            "accuracy_obs": self.unless_broken(seen, mean_where(right, observed)),
+            "accuracy_mask": self.unless_broken(seen, mean_where(right, ~observed)),
+        }
+
+
+__all__ = [
+    "CellAttention",
+    "CellHeads",
+    "CellLosses",
+    "CellSimilarity",
+    "CompletedCells",
+    "OfCells",
+    "OfPatterns",
+]

@@ -30,7 +30,7 @@ from mechplateau.tasks.matrices import (
     neighbors,
     require_sizes,
 )
-from mechplateau.tasks.sequence import SequenceTask, Target, pairs_among, sequences
+from mechplateau.tasks.sequence import FEW_OUTPUTS, SequenceTask, Target, pairs_among, sequences
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +147,16 @@ def _on_a_cpu(steps: int, **values: Any) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
+def _gpt_on_a_cpu(**values: Any) -> Mapping[str, Mapping[str, Any]]:
+    """A preset for the GPT, of the same matrices."""
+    return {
+        "task": {"m": 4, "n": 4, "rank": 1, "value_max": 1, **values},
+        "model": {"d_model": 64},
+        "training": {"batch_size": 64, "lr": 1e-3},
+        "evaluation": {"every": 25},
+    }
+
+
 @register_task
 class MatrixCompletion(LowRankMatrices, TaskBase):
     """An encoder reads all cells, MASK in the masked ones, and gives a number for each; squared error.
@@ -260,6 +270,15 @@ class MatrixCompletionGPT(LowRankMatrices, SequenceTask):
 
     default_model: ClassVar[Mapping[str, Any]] = {"attention": "softmax", "n_layers": 2, "n_heads": 2}
     default_training: ClassVar[Mapping[str, Any]] = {"steps": 2000}
+    presets: ClassVar[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
+        "tiny": _gpt_on_a_cpu(factors="signed_grid", q=4),
+        "small": _gpt_on_a_cpu(q=10),
+    }
+
+    @property
+    def measurement_names(self) -> tuple[str, ...]:
+        few = self.n_outputs <= FEW_OUTPUTS
+        return (*super().measurement_names, *(("completed_cells",) if few else ()))
 
     @property
     def vocab_size(self) -> int:

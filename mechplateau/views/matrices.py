@@ -83,6 +83,33 @@ def draw_cell_attention(patterns: Mapping[str, Sequence[np.ndarray]], shape: tup
     return sheet
 
 
+def draw_heads(
+    layers: Sequence[np.ndarray], down: Sequence[int] = (), across: Sequence[int] = ()
+) -> PaperFigure:
+    """Head maps, a line a layer and a column a head, each with its own scale.
+
+    Args:
+        layers: one `[head, query, key]` a layer.
+        down, across: the queries and the keys before which a line is drawn.
+    """
+    n_heads = max(len(one) for one in layers)
+    with matplotlib.rc_context(style()):
+        sheet = PaperFigure(1.6 * n_heads, 1.6 * len(layers) + 0.4)
+        axes = sheet.subplots(len(layers), n_heads, squeeze=False)
+        for layer, line in enumerate(axes):
+            for head, ax in enumerate(line):
+                image = ax.imshow(layers[layer][head], cmap="viridis", vmin=0)
+                ax.set_title(f"L{layer}H{head}", fontsize=7)
+                for query in down:
+                    ax.axhline(query - 0.5, color="white", linewidth=0.4)
+                for key in across:
+                    ax.axvline(key - 0.5, color="white", linewidth=0.4)
+                ax.set_xticks([])
+                ax.set_yticks([])
+                sheet.colorbar(image, ax=ax, shrink=0.7)
+    return sheet
+
+
 def _outline(ax: Axes, masked: np.ndarray) -> None:
     ax.set_xticks([])
     ax.set_yticks([])
@@ -91,4 +118,4 @@ def _outline(ax: Axes, masked: np.ndarray) -> None:
         ax.add_patch(box)
 
 
-__all__ = ["MatrixView", "draw_cell_attention", "draw_matrices"]
+__all__ = ["MatrixView", "draw_cell_attention", "draw_heads", "draw_matrices"]

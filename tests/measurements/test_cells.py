@@ -91,6 +91,28 @@ def test_measuring_changes_nothing(tmp_path):
     assert (one["embed.embed.W_E"][0] == 0).all()
 
 
+def test_what_a_gpt_writes_against_a_loop():
+    config = RunConfig.for_task(
+        "matrix_completion_gpt", preset="tiny", task={"m": 2, "n": 2}, model={"d_model": 16}
+    )
+    task = config.task
+    model = build(config.model, task, generator=torch.Generator().manual_seed(0))
+    batch = task.batch(40, seed=0)
+    row = Measurer(Setting(task, config.model)).row(model, 0, batch)
+    right: dict[bool, list[bool]] = {True: [], False: []}
+    for sequence in batch.tokens:
+        seen = sequence[None, :5]
+        for cell in range(4):
+            seen = torch.cat([seen, model(seen)[:, -1].argmax(-1)[None]], dim=1)
+            right[bool(sequence[cell] != 0)].append(bool(seen[0, -1] == sequence[5 + cell]))
+    assert row["accuracy_obs"] == pytest.approx(sum(right[True]) / len(right[True]))
+    assert row["accuracy_mask"] == pytest.approx(sum(right[False]) / len(right[False]))
+    every = sum(right[True]) + sum(right[False])
+    assert row["accuracy"] == pytest.approx(every / 160)
+
+
 def test_other_tasks_and_models_are_refused():
     with pytest.raises(ConfigError, match="cell_losses cannot be measured here: it needs a task of matrices"):
         RunConfig.for_task("mws", evaluation={"measurements": ["cell_losses"]})
+    with pytest.raises(ConfigError, match="completed_cells cannot be measured here: it needs matrices"):
+        RunConfig.for_task("matrix_completion", evaluation={"measurements": ["completed_cells"]})

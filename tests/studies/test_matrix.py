@@ -5,16 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from mechplateau import RunConfig, train
 from mechplateau.models.kinds import kind_of
 from mechplateau.signs import completion_phases
 from mechplateau.studies import Material, study_named
-from mechplateau.studies.matrix import inside, pictures
+from mechplateau.studies.matrix import inside, maps, pictures
 from mechplateau.studies.matrix.inside import Inside
-from mechplateau.studies.matrix.numbers import around, from_table
+from mechplateau.studies.matrix.numbers import around, columns_read, from_table, of_gpt
+from mechplateau.tasks.matrix_completion import MatrixCompletion
 
 STUDY = study_named("matrix")
+TINY = RunConfig.for_task("matrix_completion", preset="tiny").task
 E = 0.4
 
 
@@ -23,7 +26,7 @@ def test_every_recipe_is_a_configuration(scale):
     names = set()
     for recipe in STUDY.recipes.values():
         config = RunConfig.parse(recipe.data(0, scale))
-        assert config.model.kind == "encoder"
+        assert config.model.kind == ("gpt" if recipe.name == "gpt" else "encoder")
         names.add((config.run_name, str(recipe.start)))
         if recipe.start is not None:
             parts = kind_of(config.model).patterns
@@ -123,20 +126,79 @@ def test_numbers_of_a_run(run):
     assert found["steps"] == 3
     assert found["dropped"] == 0.0
     assert 0 < found["partner_error_other"] < 5
+    assert found["partner_row"] <= found["partner_line"] <= 1
     # Nothing is copied after three steps, so there is no level to compare with.
     assert found["identifiable_share"] is None
 
 
-@pytest.mark.parametrize("id", ["3", "4", "19", "22"])
-def test_pictures(run, id, monkeypatch):
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Three steps of a narrow GPT that writes 2 × 3 matrices."""
+    config = RunConfig.for_task(
+        "matrix_completion_gpt",
+        preset="tiny",
+        task={"m": 2, "n": 3},
+        model={"d_model": 16},
+        training={"steps": 3, "batch_size": 4},
+        evaluation={"every": 1, "samples": 8},
+    )
+    return train(config, runs_dir=tmp_path_factory.mktemp("written"))
+
+
+@pytest.mark.parametrize("id", ["3", "4", "12", "19", "22", "23"])
+def test_pictures(run, written, id, monkeypatch):
     monkeypatch.setattr(pictures, "_MATRICES", 8)
     figure = STUDY.figure(id)
-    material = Material("tiny", {}, {}, {"mc": [run]})
+    material = Material("tiny", {}, {}, {"mc": [run], "gpt": [written]})
     assert figure.picture(material).axes
     if figure.data is not None:
         table = figure.data(material)
         assert len(table) > 3
         assert table.notna().all(axis=None)
+
+
+def test_one_mask_for_all_matrices():
+    """The paper's: rows 3 and 6 but for (3, 1) and (6, 5). Of 4 × 4, rows 2 and 3."""
+    paper = maps.one_mask(MatrixCompletion(), 3, seed=0)
+    masked = {(3, j) for j in range(7) if j != 1} | {(6, j) for j in range(7) if j != 5}
+    for one in paper.masked.view(3, 7, 7):
+        assert {tuple(cell) for cell in one.nonzero().tolist()} == masked
+    small = maps.one_mask(TINY, 2, seed=0)
+    cells = small.masked.view(2, 4, 4)[1].nonzero().tolist()
+    assert cells == [[2, 0], [2, 2], [2, 3], [3, 0], [3, 1], [3, 3]]
+    values = TINY.token_values[small.inputs]
+    assert torch.equal(values[small.observed], small.targets[small.observed])
+    assert (small.inputs[small.masked] == 0).all()
+    for task in (MatrixCompletion(m=1, n=1, rank=1), MatrixCompletion(m=2, n=1, rank=1)):
+        assert maps.one_mask(task, 2, seed=0).observed.any()
+
+
+def test_a_gpts_map_is_of_the_cells_that_it_writes(written):
+    tokens = written.config.task.sample(5, seed=0)[:, :-1]
+    model = written.model(3)
+    layers = maps.mean_patterns(model, tokens)
+    assert [one.shape for one in layers] == [(2, 12, 12)] * 2
+    assert np.allclose(layers[0].sum(-1), 1, atol=1e-5)
+    drawn = STUDY.figure("12").picture(Material("tiny", {}, {}, {"gpt": [written]}))
+    assert [ax.images[0].get_array().shape for ax in drawn.axes[:4]] == [(6, 12)] * 4
+
+
+def test_numbers_of_a_gpt(written):
+    found = STUDY.numbers(written, "tiny")
+    assert found["steps"] == 3
+    assert found["copied_at"] is None
+    written_cells = pd.DataFrame(
+        {
+            "step": range(0, 100, 10),
+            "loss": 1.0,
+            "accuracy_obs": [0, 0.6, 0.4, 0.5, 0.9, 1, 1, 1, 1, 1],
+            "accuracy_mask": 0.25,
+        }
+    )
+    found = of_gpt(written_cells)
+    assert (found["copied_at"], found["right_observed"], found["right_masked"]) == (30, 1.0, 0.25)
+    names = columns_read(written.config, list(written.metrics.columns))
+    assert set(names) <= set(written.metrics.columns)
 
 
 @pytest.mark.slow

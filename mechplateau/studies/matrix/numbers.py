@@ -27,7 +27,15 @@ is meant where none is named. Undefined is None.
 | partner_error_observed, partner_error_other | masked error / E x² of the cells whose partner is observed, and of the |
 | | others, for the head of which these differ most (rank 1 only), at the last checkpoint |
 | partner_gap, partner_row | their difference; share of that head's partners that lie in the query's row |
+| partner_line | share of that head's partners that lie in the query's row, or in its column where that is more |
 | identifiable_share, other_share | masked loss / P of the cells that the observed ones determine, and of the others |
+
+Of a GPT that writes the matrix: steps and loss_end, and
+
+| number | what |
+|---|---|
+| copied_at | first of two evaluations running with half of the observed cells right; None where there is none |
+| right_observed, right_masked | share of right observed and masked cells around the last step |
 """
 
 from __future__ import annotations
@@ -43,7 +51,7 @@ from mechplateau.runs import Run
 from mechplateau.signs.copying import Phases, completion_phases
 from mechplateau.signs.table import column, steps_of
 from mechplateau.studies.numbers import Numbers
-from mechplateau.tasks.matrix_completion import MatrixCompletion
+from mechplateau.tasks.matrix_completion import MatrixCompletion, MatrixCompletionGPT
 
 _LONG_RUN = 10_000
 _AROUND = 5
@@ -54,10 +62,8 @@ _SEED = 20
 def numbers(run: Run, scale: str) -> Numbers:
     """What is read off the table, and off the last checkpoint."""
     task = run.config.task
-    if not isinstance(task, MatrixCompletion):
-        return {}
     found = numbers_of_table(run.metrics, run.config)
-    if task.rank == 1 and len(run.steps):
+    if isinstance(task, MatrixCompletion) and task.rank == 1 and len(run.steps):
         found |= _inside(run, task)
         level = found["level_share"]
         for name in ("identifiable_share", "other_share"):
@@ -69,6 +75,8 @@ def numbers(run: Run, scale: str) -> Numbers:
 def numbers_of_table(metrics: pd.DataFrame, config: RunConfig) -> Numbers:
     """What the table of a run of this configuration gives."""
     task = config.task
+    if isinstance(task, MatrixCompletionGPT):
+        return of_gpt(metrics)
     if not isinstance(task, MatrixCompletion):
         return {}
     lead = 500 if config.training.steps <= _LONG_RUN else 4000
@@ -78,6 +86,8 @@ def numbers_of_table(metrics: pd.DataFrame, config: RunConfig) -> Numbers:
 def columns_read(config: RunConfig, names: Sequence[str]) -> tuple[str, ...]:
     """The columns of a table that its numbers are read off."""
     last = config.model.n_layers - 1
+    if isinstance(config.task, MatrixCompletionGPT):
+        return ("loss", "accuracy_obs", "accuracy_mask")
     wanted = ("loss", "loss_obs", "loss_mask", "spread", "apm_mask_L0")
     return tuple(name for name in (*wanted, f"cos_mask_L{last}", f"cos_same_L{last}") if name in names)
 
@@ -126,6 +136,20 @@ def from_table(metrics: pd.DataFrame, second_moment: float, n_layers: int, lead:
     return found
 
 
+def of_gpt(metrics: pd.DataFrame) -> Numbers:
+    """The numbers that the table of a GPT's run gives."""
+    last = int(steps_of(metrics)[-1])
+    half = column(metrics, "accuracy_obs") >= 0.5
+    both = np.flatnonzero(half[:-1] & half[1:])
+    return {
+        "steps": last,
+        "loss_end": around(metrics, "loss", last),
+        "copied_at": int(steps_of(metrics)[both[0]]) if len(both) else None,
+        "right_observed": around(metrics, "accuracy_obs", last),
+        "right_masked": around(metrics, "accuracy_mask", last),
+    }
+
+
 def around(metrics: pd.DataFrame, name: str, step: float | None) -> float | None:
     """The mean of a column over the five rows nearest to a step; None for a step below 0, or without a value."""
     if step is None or step < 0:
@@ -158,7 +182,10 @@ def _inside(run: Run, task: MatrixCompletion) -> Numbers:
     gap = (table["error_other"] - table["error_observed"]).to_numpy()
     if not np.isfinite(gap).any():
         best: Numbers = dict.fromkeys(
-            ("partner_error_observed", "partner_error_other", "partner_gap", "partner_row")
+            (
+                *("partner_error_observed", "partner_error_other", "partner_gap"),
+                *("partner_row", "partner_line"),
+            )
         )
     else:
         line = table.iloc[int(np.nanargmax(gap))]
@@ -167,6 +194,7 @@ def _inside(run: Run, task: MatrixCompletion) -> Numbers:
             "partner_error_other": float(line["error_other"]),
             "partner_gap": float(np.nanmax(gap)),
             "partner_row": float(line["same_row"]),
+            "partner_line": max(float(line["same_row"]), float(line["same_column"])),
         }
     split = by_identifiable(model, task, batch)
     return best | {

@@ -40,6 +40,14 @@ CELLS = Panel(
     one=lambda table: "loss_mask",
     label=_named(loss_mask="masked", loss_obs="observed"),
 )
+NATS = Panel("Loss", "nats a token", _these("loss"))
+WRITTEN = Panel(
+    "Right cells",
+    "share, generated",
+    _these("accuracy_obs", "accuracy_mask"),
+    label=_named(accuracy_obs="observed", accuracy_mask="masked"),
+    share=True,
+)
 MASKED = Panel("Loss of masked cells", "squared error", _these("loss_mask"))
 VALUE = Panel("Size", "mean |ŷ|, masked", _these("mask_value"))
 SPREAD = Panel("Spread", "E ŷ² / E x², masked", _these("spread"))

@@ -1,4 +1,4 @@
-"""Figures of matrix completion that are not lines over steps: nuclear norm, attention maps, other matrices."""
+"""Figures of matrix completion that are not lines over steps: nuclear norm, other matrices. Maps are in `maps`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pandas as pd
 import torch
 
 from mechplateau.circuits.completion import completion_losses
-from mechplateau.circuits.patching import activations
 from mechplateau.metrics.completion import squared_errors
 from mechplateau.metrics.nuclear_norm import complete, nuclear_norm
 from mechplateau.studies.figures import Material
@@ -32,8 +31,8 @@ def nuclear_norm_table(material: Material) -> pd.DataFrame:
 
     Errors are of all cells, of 512 matrices, and of the first seed's last checkpoint.
     """
-    run = _first(material)
-    task, model = _task(run), run.model(run.steps[-1])
+    run = first_run(material)
+    task, model = task_of(run), run.model(run.steps[-1])
     lines = []
     for p_mask in _MASKED:
         batch = task.with_(p_mask=p_mask).batch(_MATRICES, seed=_SEED)
@@ -77,58 +76,7 @@ def against_nuclear_norm(material: Material) -> PaperFigure:
         for ax in (left, right):
             ax.set_xlabel("share of masked cells")
             ax.legend()
-        _entitle(sheet, material, "3", "The encoder against nuclear norm")
-    return sheet
-
-
-def attention_maps(material: Material) -> PaperFigure:
-    """Each head's pattern at the last checkpoint, mean over 256 matrices; cells are grouped by row."""
-    import matplotlib
-
-    from mechplateau.views.figure import PaperFigure, style
-
-    run = _first(material)
-    task, model = _task(run), run.model(run.steps[-1])
-    batch = task.batch(256, seed=_SEED)
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
-    kept = activations(model, batch.inputs, names)
-    n_heads = model.cfg.n_heads
-    with matplotlib.rc_context(style()):
-        sheet = PaperFigure(1.5 * n_heads, 1.6 * len(names) + 0.4)
-        axes = sheet.subplots(len(names), n_heads, squeeze=False)
-        for layer, name in enumerate(names):
-            for head in range(n_heads):
-                ax = axes[layer][head]
-                image = ax.imshow(kept[name][:, head].mean(0).numpy(), cmap="viridis", vmin=0)
-                ax.set_title(f"L{layer}H{head}", fontsize=7)
-                # A line after each row of the matrix.
-                for row in range(1, task.m):
-                    ax.axhline(row * task.n - 0.5, color="white", linewidth=0.4)
-                    ax.axvline(row * task.n - 0.5, color="white", linewidth=0.4)
-                ax.set_xticks([])
-                ax.set_yticks([])
-                sheet.colorbar(image, ax=ax, shrink=0.7)
-        title = "Attention maps after the drop: query cells down, key cells across"
-        _entitle(sheet, material, "4", title)
-    return sheet
-
-
-def maps_over_training(material: Material) -> PaperFigure:
-    """Each head's pattern at five checkpoints from the first to the last, mean over 256 matrices."""
-    from mechplateau.views.matrices import draw_cell_attention
-
-    run = _first(material)
-    task = _task(run)
-    batch = task.batch(256, seed=_SEED)
-    chosen = dict.fromkeys(run.steps[round(at * (len(run.steps) - 1) / 4)] for at in range(5))
-    patterns = {}
-    for step in chosen:
-        model = run.model(step)
-        names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.cfg.n_layers)]
-        kept = activations(model, batch.inputs, names)
-        patterns[f"step {step}"] = [kept[name].mean(dim=0).numpy() for name in names]
-    sheet = draw_cell_attention(patterns, (task.m, task.n))
-    _entitle(sheet, material, "22", "Attention maps over training")
+        entitle(sheet, material, "3", "The encoder against nuclear norm")
     return sheet
 
 
@@ -137,8 +85,8 @@ def other_matrices_table(material: Material) -> pd.DataFrame:
 
     Of 1,024 matrices each. Fewer rows or columns are read row after row, at the first positions.
     """
-    run = _first(material)
-    task, model = _task(run), run.model(run.steps[-1])
+    run = first_run(material)
+    task, model = task_of(run), run.model(run.steps[-1])
     lines = []
     for what, other in _others(task):
         batch = other.batch(2 * _MATRICES, seed=_SEED)
@@ -173,7 +121,7 @@ def other_matrices(material: Material) -> PaperFigure:
         ax.invert_yaxis()
         ax.set_xlabel("squared error, all cells / E x²")
         sheet.legend(loc="outside lower center", ncols=2)
-        _entitle(sheet, material, "19", "Matrices that were not trained on")
+        entitle(sheet, material, "19", "Matrices that were not trained on")
     return sheet
 
 
@@ -194,16 +142,19 @@ def _others(task: MatrixCompletion) -> Iterable[tuple[str, MatrixCompletion]]:
         yield "laplace factors, 0.25", task.with_(factors="laplace", scale=0.25)
 
 
-def _first(material: Material) -> Run:
-    return material.runs["mc"][0]
+def first_run(material: Material, recipe: str = "mc") -> Run:
+    """The run of the first seed."""
+    return material.runs[recipe][0]
 
 
-def _task(run: Run) -> MatrixCompletion:
+def task_of(run: Run) -> MatrixCompletion:
+    """Its task, which is matrix completion by an encoder."""
     task = run.config.task
     assert isinstance(task, MatrixCompletion)
     return task
 
 
-def _entitle(sheet: PaperFigure, material: Material, id: str, title: str) -> None:
+def entitle(sheet: PaperFigure, material: Material, id: str, title: str) -> None:
+    """Put number, title and scale above it."""
     note = "" if material.scale == PAPER else f"  ({material.scale} scale)"
     sheet.suptitle(f"Figure {id}. {title}{note}", fontsize=9, x=0.01, ha="left")

@@ -1,6 +1,7 @@
 """What the study of matrix completion trains, at the paper's size and at the task's presets `tiny` and `small`.
 
-`mc` keeps many checkpoints, for the figures that look inside; the others keep their first and their last.
+`mc`, `mc-long` and `gpt` keep many checkpoints, for the figures that look inside; the others keep their first and
+their last.
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ def _scaled(c: float) -> Mapping[str, Any]:
 
 def _all_recipes() -> Iterable[Recipe]:
     yield Recipe("mc", TASK, "matrix completion", {"checkpoints": {"every": 1000}})
+    # Half as long again: `small` needs it to come to its second plateau (figure 107).
+    yield Recipe(
+        "mc-long",
+        TASK,
+        "half as long again",
+        {"checkpoints": {"every": 1000}, "training": {"steps": 75_000}},
+        {"tiny": {"training": {"steps": 6000}}, "small": {"training": {"steps": 7500}}},
+    )
 
     # Initial scale (figure 104): the paper's standard deviation is 0.02, the presets' 0.15.
     for name, factor in (("half", 0.5), ("two-thirds", 2 / 3), ("four-thirds", 4 / 3)):
@@ -80,6 +89,10 @@ def _all_recipes() -> Iterable[Recipe]:
     gaussian: Settings = {"task": {"factors": "gaussian", "scale": 0.5}}
     wider: Settings = {"task": {"factors": "gaussian", "scale": 0.5, "value_max": 8}}
     yield _recipe("gaussian", "gaussian factors", gaussian, wider)
+
+    # The same matrices as tokens, which a GPT writes (figures 11 and 12).
+    often: Settings = {"evaluation": {"every": 10}, "checkpoints": {"every": 500}}
+    yield Recipe("gpt", f"{TASK}_gpt", "a GPT", often)
 
     # Other ways to enter (ours): a norm before, a learned MASK, values instead of tokens, the loss on masked cells.
     yield _recipe("pre-ln", "norms before", {"model": {"norm": "pre"}}, {"model": {"norm": "pre"}})

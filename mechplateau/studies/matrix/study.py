@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import resources
 
 from mechplateau.studies.matrix.claims import CLAIMS
-from mechplateau.studies.matrix.figures import ELSEWHERE, FIGURES
+from mechplateau.studies.matrix.figures import FIGURES
 from mechplateau.studies.matrix.numbers import columns_read, numbers, numbers_of_table
 from mechplateau.studies.matrix.recipes import RECIPES
 from mechplateau.studies.matrix.story import matrix_sections
@@ -19,7 +19,6 @@ STUDY = Study(
     figures=FIGURES,
     claims=CLAIMS,
     numbers=numbers,
-    elsewhere=ELSEWHERE,
     reading=Reading(columns_read, numbers_of_table),
     sections=matrix_sections,
     results=resources.files("mechplateau.studies.matrix") / "results",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from mechplateau._lazy import lazy_names
+from mechplateau._lazy import install, lazy_names
 
 if TYPE_CHECKING:
     from mechplateau.config import RunConfig as RunConfig
@@ -58,6 +58,7 @@ _HOMES = {
 
 __all__ = [*_HOMES, "__version__"]
 
+install()
 _find, __dir__ = lazy_names(__name__, _HOMES)
 
 

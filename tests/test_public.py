@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pkgutil
 import subprocess
 import sys
+from importlib import import_module
+from types import ModuleType
 
 import pytest
 
 import mechplateau
+from mechplateau._lazy import MOVED
 
 
 @pytest.mark.parametrize("name", mechplateau.__all__)
@@ -35,11 +39,20 @@ def test_importing_is_free_of_heavy_imports_and_of_the_network():
     assert done.returncode == 0, done.stderr
 
 
-def test_names_that_were_documented_before_a_move_are_still_there():
-    from mechplateau import experiments, report, reporting
-    from mechplateau.experiments import summary
-    from mechplateau.studies.plateau.summary import summarize
+@pytest.mark.parametrize("former", MOVED)
+def test_what_moved_is_still_found_by_its_former_name(former):
+    there = pkgutil.resolve_name(former)
+    assert there is pkgutil.resolve_name(MOVED[former])
+    if isinstance(there, ModuleType):
+        assert there.__spec__.name == there.__name__ == MOVED[former]
 
-    assert experiments.__doc__
-    assert (reporting.run_view, reporting.save_report) == (report.run_view, report.save_report)
-    assert summary.summarize is summarize
+
+def test_a_module_is_the_same_by_both_names():
+    from mechplateau.experiments.plateau import study
+    from mechplateau.experiments.summary import summarize
+    from mechplateau.studies.plateau import study as now
+
+    assert study is now
+    assert summarize.__module__ == "mechplateau.studies.plateau.summary"
+    with pytest.raises(ModuleNotFoundError, match=r"mechplateau\.studies\.nothing"):
+        import_module("mechplateau.experiments.nothing")

@@ -14,8 +14,7 @@
 | … and does it matter? | `composition_scores(model, tokens)`, `edge_effects` | a forward an edge |
 | what does each head attend to? | `attention_scores`, `attention_sets`, `repeated_tokens` | one forward, no map |
 | which tokens attend to which, and what does it do? | `qk_circuit`, `ov_circuit` | milliseconds |
-| does learned attention remove the plateau? | `transferred`, `plateau_left`, `transfer_matrix` | training runs |
-| … more than its controls do? | `transfer_controls` | training runs |
+| does learned attention remove the plateau? | `transferred`, `plateau_left`; `studies.transfer` | training runs |
 | … and over training? | `over_run(run, tool, …)` | the tool's, times the checkpoints |
 | anything else: edit activations, and hear when that did nothing | `run_edited`, `score` | one forward |
 
@@ -45,14 +44,7 @@ if TYPE_CHECKING:
     from mechplateau.circuits.scoring import Scores, score
     from mechplateau.circuits.sweep import patch_sweep
     from mechplateau.circuits.token_sets import attention_sets, repeated_tokens
-    from mechplateau.circuits.transfer import (
-        PlateauLeft,
-        TransferMatrix,
-        plateau_left,
-        transfer_controls,
-        transfer_matrix,
-        transferred,
-    )
+    from mechplateau.circuits.transfer import PlateauLeft, plateau_left, transferred
     from mechplateau.circuits.vocabulary import ov_circuit, qk_circuit
 
 _HOMES = {
@@ -61,7 +53,6 @@ _HOMES = {
     "PatchResult": "patch_results",
     "PlateauLeft": "transfer",
     "Scores": "scoring",
-    "TransferMatrix": "transfer",
     "ablate_attention": "ablation",
     "ablate_heads": "ablation",
     "ablate_positions": "positions",
@@ -84,8 +75,6 @@ _HOMES = {
     "run_patched": "patching",
     "score": "scoring",
     "target_entries": "ablation",
-    "transfer_controls": "transfer",
-    "transfer_matrix": "transfer",
     "transferred": "transfer",
 }
 
@@ -95,7 +84,6 @@ __all__ = [
     "PatchResult",
     "PlateauLeft",
     "Scores",
-    "TransferMatrix",
     "ablate_attention",
     "ablate_heads",
     "ablate_positions",
@@ -118,8 +106,6 @@ __all__ = [
     "run_patched",
     "score",
     "target_entries",
-    "transfer_controls",
-    "transfer_matrix",
     "transferred",
 ]
 

@@ -18,7 +18,7 @@ from mechplateau.errors import UserError
 
 if TYPE_CHECKING:
     from mechplateau.runs import Run
-from mechplateau.training.progress import Progress, bars
+from mechplateau.progress import Progress, bars
 
 
 def over_run(
@@ -42,7 +42,7 @@ def over_run(
         args, options: what else it takes.
         steps: kept steps; None: all.
         device: where the models are put.
-        progress: makes a bar, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
+        progress: makes a bar, as tqdm does (`mechplateau.progress`); "stderr": tqdm's own; None: silent.
 
     Returns:
         the tool's table, with `step` as the first column; of numbers: step, value.

@@ -18,7 +18,7 @@ from torch import Tensor
 from mechplateau.circuits.patching import Patch, activations, run_patched
 from mechplateau.circuits.scoring import example_measures
 from mechplateau.objectives import Batch, Objective
-from mechplateau.training.progress import Progress
+from mechplateau.progress import Progress
 
 if TYPE_CHECKING:
     from transformer_lens import HookedRootModule

@@ -47,8 +47,8 @@ from mechplateau.circuits.scoring import (
 )
 from mechplateau.errors import UserError
 from mechplateau.objectives import Batch, Objective, TokenBatch, tokens_of
+from mechplateau.progress import Progress, bars
 from mechplateau.schema import whole_number
-from mechplateau.training.progress import Progress, bars
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -93,7 +93,7 @@ def patch_sweep(
         memory_limit: bytes that one forward's activations may take, about.
         identity: allow a model to be patched with what it computes itself (which changes nothing: a check), or, in a
             loop over checkpoints that meets the donor's own, do not warn of it.
-        progress: makes a bar, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
+        progress: makes a bar, as tqdm does (`mechplateau.progress`); "stderr": tqdm's own; None: silent.
 
     Raises:
         UserError: an unknown hook, one that never fires, tokens or rows that do not fit, activations of different

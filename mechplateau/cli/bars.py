@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mechplateau.training.progress import Bar
+    from mechplateau.progress import Bar
 
 PLAIN_INTERVAL = 20.0
 """Seconds between lines where the output is a file or a pipe."""

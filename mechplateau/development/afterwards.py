@@ -21,8 +21,8 @@ from mechplateau.development.curvature import hessian
 from mechplateau.development.learning_coefficient import fresh_of, task_losses
 from mechplateau.development.ood import out_of_distribution
 from mechplateau.errors import UserError
+from mechplateau.progress import Progress, bars
 from mechplateau.tasks import InContextRegression
-from mechplateau.training.progress import Progress, bars
 
 if TYPE_CHECKING:
     from mechplateau.runs import Run
@@ -63,7 +63,7 @@ def afterwards(
         steps: kept steps; None: all.
         batch_size: examples that curvature is measured on.
         seed: of the data and the random vectors; the same at every checkpoint.
-        progress: makes a bar, as tqdm does (`training.progress`), and is told what is measured now.
+        progress: makes a bar, as tqdm does (`mechplateau.progress`), and is told what is measured now.
 
     Returns:
         one row a checkpoint: step, then what was measured (see `out_of_distribution`; hessian_1 to hessian_3,

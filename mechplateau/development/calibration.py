@@ -19,7 +19,7 @@ from mechplateau.development.learning_coefficient import StepSizeWarning, llc
 from mechplateau.development.sgld import AllChainsLost
 from mechplateau.development.weights import Losses, Model, Parts
 from mechplateau.errors import UserError
-from mechplateau.training.progress import Progress, bars
+from mechplateau.progress import Progress, bars
 
 
 def calibrate(
@@ -39,7 +39,8 @@ def calibrate(
     Args:
         model, losses, data, parts: as for `llc`.
         step_sizes, localizations, n_betas: the values of ε, γ and nβ.
-        makes a bar of combinations, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
+        progress: makes a bar of combinations, as tqdm does (`mechplateau.progress`); "stderr": tqdm's own;
+            None: silent.
         settings: what else `llc` takes.
 
     Returns:

@@ -21,8 +21,8 @@ from mechplateau.development.verdicts import STEP_LIMIT
 from mechplateau.development.weights import Losses, Model, Parts
 from mechplateau.errors import UserError
 from mechplateau.objectives import Batch
+from mechplateau.progress import Bar, Progress, bars, part_of
 from mechplateau.tasks import TaskBase
-from mechplateau.training.progress import Bar, Progress, bars, part_of
 
 
 class StepSizeWarning(UserWarning):
@@ -76,7 +76,8 @@ def llc(
         h_max: the largest eigenvalue of the Hessian, where it is known.
         parts: which weights move; None: all that are not frozen.
         paired, stacked, chains_at_once: as for `sample`.
-        makes a bar of chain steps of both sets, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
+        progress: makes a bar of chain steps of both sets, as tqdm does (`mechplateau.progress`); "stderr": tqdm's own;
+            None: silent.
 
     Returns:
         The estimate. The same seed gives the same bits.

@@ -31,8 +31,8 @@ from mechplateau.development.sgld import AllChainsLost
 from mechplateau.development.verdicts import STEP_LIMIT
 from mechplateau.development.weights import Parts
 from mechplateau.errors import UserError
+from mechplateau.progress import Bar, Progress, bars
 from mechplateau.schema import whole_number
-from mechplateau.training.progress import Bar, Progress, bars
 
 if TYPE_CHECKING:
     from mechplateau.runs import Run
@@ -70,7 +70,7 @@ def llc_over_run(
         n_beta: nβ, the same at all checkpoints; None: n / ln n, with n the samples that the whole run trains on.
         batch_size: samples a batch; None: the run's.
         device: where chains run.
-        progress: makes a bar for each checkpoint, as tqdm does (`training.progress`); "stderr": tqdm's own; None:
+        progress: makes a bar for each checkpoint, as tqdm does (`mechplateau.progress`); "stderr": tqdm's own; None:
             silent.
 
     Returns:

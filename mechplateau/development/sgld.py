@@ -30,7 +30,7 @@ from torch import Tensor
 from mechplateau.development.data import Batches, as_batches, seed_of
 from mechplateau.development.weights import Losses, Model, Parts, WeightedLoss
 from mechplateau.errors import UserError
-from mechplateau.training.progress import Bar, Progress, bars
+from mechplateau.progress import Bar, Progress, bars
 
 _NOISE = 0
 _STEPS_BETWEEN_LOOKS = 64
@@ -200,7 +200,7 @@ def sample(
         chains_at_once: how many chains run side by side (memory grows with them); None: all. 1: one after the other.
         keep_state: keep where the chains ended, for `resume`.
         same: another trace from the same w* on the same data with as many steps; its losses at w* are taken over.
-        progress: makes a bar of chain steps, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
+        progress: makes a bar of chain steps, as tqdm does (`mechplateau.progress`); "stderr": tqdm's own; None: silent.
 
     Raises:
         UserError: settings, data or parts that make no sense.
@@ -238,7 +238,7 @@ def resume(
         trace: of `sample(…, keep_state=True)`.
         model, losses, data, parts, stacked: as there.
         draws: how many more.
-        progress: makes a bar of chain steps, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
+        progress: makes a bar of chain steps, as tqdm does (`mechplateau.progress`); "stderr": tqdm's own; None: silent.
 
     Raises:
         UserError: the trace kept no state, or the weights are others.

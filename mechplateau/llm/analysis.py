@@ -27,7 +27,7 @@ from mechplateau.llm.store import Example, StepRecord, Store
 from mechplateau.llm.table import build_table, write_table
 from mechplateau.llm.verdicts import Known, judge
 from mechplateau.paths import local_path
-from mechplateau.training.progress import Progress, bars
+from mechplateau.progress import Progress, bars
 from mechplateau.wording import counted
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def analyze_series(
         tokenizer: a folder with a tokenizer, where the checkpoints have none.
         identity_only: judge the checkpoints without measuring.
         folder: where to keep finished steps; a second call with the same settings goes on from them.
-        makes a bar of checkpoints, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
+        progress: makes a bar of checkpoints, as tqdm does (`mechplateau.progress`); "stderr": tqdm's own; None: silent.
 
     Raises:
         ConfigError: settings, steps or prompts that cannot be used.

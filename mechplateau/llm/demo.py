@@ -24,9 +24,9 @@ from pydantic import Field
 from mechplateau.errors import ConfigError, RunError
 from mechplateau.files import explained, take_lock, write_text
 from mechplateau.paths import local_path
+from mechplateau.progress import Progress, bars
 from mechplateau.schema import Config
 from mechplateau.tasks.corpus import END_OF_TEXT, library_texts, train_bpe
-from mechplateau.training.progress import Progress, bars
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +72,7 @@ def train_demo(
     Args:
         folder: where its checkpoint folders go (`step0` … `step1024`).
         config: sizes and schedule.
-        progress: makes a bar of steps, as tqdm does (`training.progress`), and is told the loss (nats a token);
+        progress: makes a bar of steps, as tqdm does (`mechplateau.progress`), and is told the loss (nats a token);
             "stderr": tqdm's own; None: silent.
 
     Returns:

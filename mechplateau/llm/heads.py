@@ -19,7 +19,7 @@ from mechplateau.errors import CheckpointError
 from mechplateau.llm.sources import Source, open_source
 from mechplateau.llm.table import write_table
 from mechplateau.paths import local_path
-from mechplateau.training.progress import Progress, bars
+from mechplateau.progress import Progress, bars
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +55,7 @@ def series_heads(
         stage: of a series in stages.
         device: where the models are put.
         folder: where finished checkpoints are kept, by their content; a second call goes on from them.
-        makes a bar of checkpoints, as tqdm does (`training.progress`); "stderr": tqdm's own; None: silent.
+        progress: makes a bar of checkpoints, as tqdm does (`mechplateau.progress`); "stderr": tqdm's own; None: silent.
 
     Returns:
         the tool's table with `step` and `label` before it.

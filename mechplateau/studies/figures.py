@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from mechplateau.progress import Progress
 from mechplateau.runs import Run
 from mechplateau.studies.panels import Panel
-from mechplateau.training.progress import Progress
 
 if TYPE_CHECKING:
     from mechplateau.views.figure import PaperFigure
@@ -54,7 +54,7 @@ class CheckpointMeasure(ABC):
             run: a finished run.
             scale: the size that it was trained at.
             jobs: checkpoints at a time.
-            progress: makes a bar of checkpoints, as tqdm does (`training.progress`).
+            progress: makes a bar of checkpoints, as tqdm does (`mechplateau.progress`).
         """
 
     def settings(self, scale: str) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 from mechplateau.files import explained, write_atomic, write_text
 from mechplateau.paths import local_path
+from mechplateau.progress import Progress
 from mechplateau.runs import Run
 from mechplateau.studies.claims import Outcome, check_all
 from mechplateau.studies.drawing import draw
@@ -22,7 +23,6 @@ from mechplateau.studies.figures import Figure, Material
 from mechplateau.studies.recipes import PAPER, checked_scale, needed, waves
 from mechplateau.studies.study import Study
 from mechplateau.studies.training import ensure, finished_runs
-from mechplateau.training.progress import Progress
 from mechplateau.views.configs import differing_settings
 
 
@@ -56,7 +56,7 @@ def make_figure(
 ) -> FigureResult:
     """Train what is missing, then write `STUDY-ID.png`, `.pdf`, `.parquet` and `.json` into `out`.
 
-    `progress` makes bars, as tqdm does (`training.progress`).
+    `progress` makes bars, as tqdm does (`mechplateau.progress`).
 
     The claims also look at the runs that the figure's own are compared to.
 

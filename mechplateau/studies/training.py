@@ -8,9 +8,9 @@ from pathlib import Path
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
+from mechplateau.progress import Bar, Progress, bars
 from mechplateau.runs import Run, is_or_says_finished, load_run
 from mechplateau.studies.recipes import NotReady, Recipes, config_of, waves
-from mechplateau.training.progress import Bar, Progress, bars
 from mechplateau.training.sweep import SweepResult, sweep
 
 
@@ -35,7 +35,7 @@ def ensure(
         names: which.
         seeds, scale, runs_dir: with which seeds, at which scale, and where.
         jobs, threads, device: runs at a time, threads of each, and where they train.
-        progress: makes a bar of runs, as tqdm does (`training.progress`), which is told of each that was trained.
+        progress: makes a bar of runs, as tqdm does (`mechplateau.progress`), which is told of each that was trained.
 
     Returns:
         recipe → its runs, one a seed.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Literal
 
 import numpy as np
@@ -11,11 +10,9 @@ import pandas as pd
 import pytest
 import torch
 
-from mechplateau.circuits import transfer
-from mechplateau.circuits.transfer import plateau_left, transfer_controls, transfer_matrix, transferred
+from mechplateau.circuits.transfer import plateau_left, transferred
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
-from mechplateau.runs import load_run
 from mechplateau.signs import Plateau
 from mechplateau.tasks import OneOutputPerInput, Target, Task, pairs_among, register_task
 from mechplateau.training import train
@@ -178,52 +175,6 @@ def test_where_it_is_undefined_it_says_why():
     assert none.why == "the baseline has no plateau (It falls steadily.)"
 
 
-def test_the_matrix_trains_each_pair_once_and_keeps_refusals(toy_run, tmp_path):
-    heard = []
-    short = {"steps": 30, "batch_size": 16}
-    targets = {
-        "mws": toy(training=short),
-        "short": other(
-            task={"name": "doubled-for-tests", "n": 4}, training={**toy().training.data(), **short}
-        ),
-    }
-    matrix = transfer_matrix(
-        {"mws": toy_run},
-        targets,
-        "KQ",
-        runs_dir=tmp_path,
-        threads=1,
-        on_run=lambda *names: heard.append(names),
-    )
-    assert heard == [("mws", None), ("mws", "mws"), ("short", None)]
-    trained, refused = matrix.table.iloc[0], matrix.table.iloc[1]
-    assert trained["run"] is not pd.NA
-    assert "baseline has no plateau" in trained["why"]
-    assert refused["run"] is pd.NA
-    assert "positions of shape [13, 64]" in refused["why"]
-    assert matrix.table["left"].isna().all()
-    assert matrix.grid().shape == (1, 2)
-    assert list(matrix.grid().columns) == ["mws", "short"]
-
-
-def test_the_matrix_says_which_runs_were_solved(monkeypatch):
-    """A baseline that ends in the middle of its drop has a plateau too."""
-    metrics = table([2.0] * 5 + [1.0] * 5)
-    solved = {"baseline": None, "moved": 7}
-
-    def trained(config, **options):
-        return SimpleNamespace(
-            phases=SimpleNamespace(plateau=PLATEAU), metrics=metrics, path=config, solved_at=solved[config]
-        )
-
-    monkeypatch.setattr(transfer, "train", trained)
-    monkeypatch.setattr(transfer, "transferred", lambda *given, **options: "moved")
-    line = transfer_matrix({"source": None}, {"target": "baseline"}).table.iloc[0]
-    assert line["solved_at"] == 7
-    assert line["baseline_solved_at"] is pd.NA
-    assert line["baseline_drop"] == PLATEAU.drop
-
-
 def test_the_two_halves_of_kq_are_all_of_it(toy_run):
     def moved(parts):
         return set(transferred(toy(seed=1), toy_run, parts).interventions[0].tensors())
@@ -232,29 +183,3 @@ def test_the_two_halves_of_kq_are_all_of_it(toy_run):
     assert moved("QK_only") | moved("inputs") == moved("KQ")
     assert not moved("QK_only") & moved("inputs")
     assert moved("attention") | moved("inputs") == moved("KQOV")
-
-
-def test_controls_are_trained_beside_the_transfer(toy_run, tmp_path):
-    """Few steps: which runs there are, and what each moves; what comes out is a matter of longer ones."""
-    heard = []
-    table = transfer_controls(
-        toy_run,
-        toy(seed=3, training={"steps": 4}),
-        seeds=2,
-        other=toy_run,
-        runs_dir=tmp_path,
-        threads=1,
-        on_run=lambda seed, what: heard.append((seed, what)),
-    )
-    whats = ["KQ", "QK_only", "inputs", "step 0", "other run"]
-    assert list(table["what"]) == whats * 2
-    assert list(table["seed"]) == [3] * 5 + [4] * 5
-    assert heard == [(seed, what) for seed in (3, 4) for what in ("nothing", *whats)]
-    untrained = load_run(table["run"][3])
-    first, start = untrained.weights(0), toy_run.weights(0)
-    assert torch.equal(first["blocks.0.attn.W_Q"], start["blocks.0.attn.W_Q"])
-    assert not torch.equal(first["blocks.0.mlp.W_in"], start["blocks.0.mlp.W_in"])
-    assert table["why"].str.contains("no plateau").all()
-    assert table["left"].isna().all()
-    with pytest.raises(UserError, match="seeds: expected at least 1, got 0"):
-        transfer_controls(toy_run, toy(), seeds=0)

@@ -11,6 +11,7 @@ import pytest
 
 from mechplateau import cli
 from mechplateau.errors import UserError
+from mechplateau.progress import bars
 from mechplateau.studies import (
     CheckpointMeasure,
     Claim,
@@ -27,7 +28,6 @@ from mechplateau.studies import (
     training,
 )
 from mechplateau.studies.results import KEY, found_in, merged, on_record, write_results
-from mechplateau.training.progress import bars
 
 from .conftest import in_process
 

@@ -28,11 +28,11 @@ import pandas as pd
 from mechplateau.circuits.completion import by_partner, copy_check, permuted_positions, probe_cells
 from mechplateau.circuits.number_embeddings import number_embeddings, position_cosines
 from mechplateau.errors import UserError
+from mechplateau.progress import Progress, bars
 from mechplateau.runs import Run
 from mechplateau.studies.figures import CheckpointMeasure
 from mechplateau.tasks.matrices import same_column, same_row
 from mechplateau.tasks.matrix_completion import MatrixCompletion
-from mechplateau.training.progress import Progress, bars
 
 _SEED = 21
 _KIND = "inside"

@@ -22,6 +22,7 @@ import pandas as pd
 
 from mechplateau.circuits import probe
 from mechplateau.errors import UserError
+from mechplateau.progress import Progress, bars
 from mechplateau.runs import Run, load_run
 from mechplateau.studies.figures import CheckpointMeasure
 from mechplateau.studies.numbers import Numbers
@@ -30,7 +31,6 @@ from mechplateau.tasks import sequence_task
 from mechplateau.training.executor import own_classes, register_classes, stop_with_parent
 from mechplateau.training.interrupt import terminable
 from mechplateau.training.loop import torch_threads
-from mechplateau.training.progress import Progress, bars
 
 SPLITS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "paper": {
@@ -57,7 +57,7 @@ def probe_curve(
         run: a finished run.
         scale: whose splits.
         jobs: checkpoints probed at a time.
-        progress: makes a bar of checkpoints, as tqdm does (`training.progress`).
+        progress: makes a bar of checkpoints, as tqdm does (`mechplateau.progress`).
 
     Returns:
         columns step, authors, ours, shuffled (ours, labels shuffled).

@@ -9,9 +9,9 @@ import pandas as pd
 
 from mechplateau.development import llc_over_run
 from mechplateau.development.afterwards import PUBLISHED, afterwards
+from mechplateau.progress import Progress
 from mechplateau.runs import Run
 from mechplateau.studies.figures import CheckpointMeasure
-from mechplateau.training.progress import Progress
 
 CHECKPOINTS = 8
 

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from mechplateau.cli import bars as of_the_command
 from mechplateau.errors import UserError
-from mechplateau.training.progress import bars, part_of
+from mechplateau.progress import bars, part_of
 
 
 def counted(make):

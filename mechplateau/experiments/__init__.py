@@ -1,1 +1,0 @@
-"""The former name of `mechplateau.studies`, for what was documented under it."""

@@ -3,6 +3,8 @@
 The command line prints them without a traceback and exits with code 2.
 """
 
+from __future__ import annotations
+
 
 class UserError(ValueError):
     """Base of every error that is the caller's to mend."""
@@ -18,3 +20,8 @@ class CheckpointError(UserError):
 
 class RunError(UserError):
     """A run folder is missing, incomplete, in use, or cannot be written."""
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, for a message: "1 checkpoint", "7 checkpoints"; the plural is regular."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,4 +1,5 @@
-"""Files, each thing once: writing one whole or not at all, holding a folder alone, reading tensors and nothing else."""
+"""Files, each thing once: paths as people write them, writing a file whole or not at all, holding a folder alone, and
+reading tensors and nothing else."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from mechplateau.errors import CheckpointError, RunError
+from mechplateau.errors import CheckpointError, RunError, UserError
 
 try:
     import fcntl
@@ -37,6 +38,33 @@ _TEMPORARY = ".tmp-"
 _DESCRIPTOR = re.compile(r"/dev/(?:(stdout)|(stderr)|fd/(\d+))|/proc/self/fd/(\d+)")
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """What the system says where a file system has no locks (some network file systems)."""
+
+
+# Paths.
+
+
+def local_path(path: str | os.PathLike[str]) -> Path:
+    """The path, in which a leading `~` is the home folder (and `~name` that of a user of this name, if there is one).
+
+    Raises:
+        UserError: the path is empty: a variable that was not set, say.
+    """
+    text = os.fspath(path)
+    if not text:
+        raise UserError("expected a path, got ''")
+    return Path(os.path.expanduser(text))
+
+
+def file_path(path: str | os.PathLike[str]) -> Path:
+    """`local_path` of a file that is to be written.
+
+    Raises:
+        UserError: the path is empty, or ends as a folder's does.
+    """
+    text = os.fspath(path)
+    if text.endswith((os.sep, os.altsep or os.sep)):
+        raise UserError(f"{text}: is a folder; expected the name of a file")
+    return local_path(text)
 
 
 # Writing.

@@ -8,9 +8,9 @@ import pytest
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import CheckpointError, ConfigError, UserError
+from mechplateau.files import local_path
 from mechplateau.llm import load_prompts
 from mechplateau.models import load_reference_checkpoint
-from mechplateau.paths import local_path
 from mechplateau.views.embed import View
 from mechplateau.views.figure import PaperFigure
 

@@ -22,14 +22,13 @@ from rich.progress import (
 from rich.table import Column, Table
 
 from mechplateau.config import RunConfig
-from mechplateau.errors import RunError
+from mechplateau.errors import RunError, counted
 from mechplateau.report import run_view
 from mechplateau.runs import Run
 from mechplateau.signs import COLLAPSE, NO_PLATEAU, Signs, collapse_columns
 from mechplateau.training.loop import Row
 from mechplateau.training.sweep import SweepResult
 from mechplateau.views.summary import SOLVED_LABEL, Peak, key_numbers, solved_text, verdict
-from mechplateau.wording import counted
 
 PLAIN_INTERVAL = 30.0
 """Seconds between lines where the output is a file or a pipe."""

@@ -9,7 +9,7 @@ import typer
 
 from mechplateau.cli import bars
 from mechplateau.errors import UserError
-from mechplateau.paths import local_path
+from mechplateau.files import local_path
 
 if TYPE_CHECKING:
     import pandas as pd

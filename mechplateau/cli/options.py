@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mechplateau.paths import file_path, local_path
+from mechplateau.files import file_path, local_path
 
 
 def _given(value: str | os.PathLike[str] | None) -> Path | None:

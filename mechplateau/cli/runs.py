@@ -11,7 +11,7 @@ import typer
 from mechplateau.cli.failing import fail
 from mechplateau.cli.options import OUTPUT_OPTION, PATH_OPTION, Device, Jobs
 from mechplateau.errors import UserError
-from mechplateau.paths import local_path
+from mechplateau.files import local_path
 
 if TYPE_CHECKING:
     from mechplateau.config import RunConfig

@@ -33,8 +33,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from mechplateau.errors import UserError
-from mechplateau.wording import counted
+from mechplateau.errors import UserError, counted
 
 _GRID = 1000
 _LEAST_POINTS = 6

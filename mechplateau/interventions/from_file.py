@@ -15,10 +15,10 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from mechplateau.errors import CheckpointError, ConfigError
+from mechplateau.files import local_path
 from mechplateau.interventions.base import Intervention
 from mechplateau.interventions.parts import readable
 from mechplateau.models.safe_files import load_tensors
-from mechplateau.paths import local_path
 
 
 def is_finite(tensor: Tensor) -> bool:

@@ -10,6 +10,7 @@ from pydantic import model_validator
 from torch import Tensor
 
 from mechplateau.errors import ConfigError
+from mechplateau.files import local_path
 from mechplateau.interventions.base import Handle, register_intervention
 from mechplateau.interventions.freeze import Freezing
 from mechplateau.interventions.from_file import FromFile, is_finite
@@ -17,7 +18,6 @@ from mechplateau.interventions.parts import Parts, as_names, chosen, chosen_in
 from mechplateau.models.config import ModelConfigBase
 from mechplateau.models.kinds import kind_of, model_kind
 from mechplateau.models.safe_files import recorded_kind
-from mechplateau.paths import local_path
 from mechplateau.tasks import TaskBase
 
 _UNNAMED = "gpt"

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from mechplateau import signs
 from mechplateau.devices import device_named
-from mechplateau.errors import CheckpointError, ConfigError
+from mechplateau.errors import CheckpointError, ConfigError, counted
+from mechplateau.files import local_path
 from mechplateau.llm.config import SeriesConfig
 from mechplateau.llm.identity import Identity
 from mechplateau.llm.prompts import DEFAULT, choose, load_prompts
@@ -26,9 +27,7 @@ from mechplateau.llm.sources import Source, open_source
 from mechplateau.llm.store import Example, StepRecord, Store
 from mechplateau.llm.table import build_table, write_table
 from mechplateau.llm.verdicts import Known, judge
-from mechplateau.paths import local_path
 from mechplateau.progress import Progress, bars
-from mechplateau.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from mechplateau.errors import ConfigError, RunError
-from mechplateau.files import explained, take_lock, write_text
-from mechplateau.paths import local_path
+from mechplateau.files import explained, local_path, take_lock, write_text
 from mechplateau.progress import Progress, bars
 from mechplateau.schema import Config
 from mechplateau.tasks.corpus import END_OF_TEXT, library_texts, train_bpe

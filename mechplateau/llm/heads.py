@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mechplateau.errors import CheckpointError
+from mechplateau.files import local_path
 from mechplateau.llm.sources import Source, open_source
 from mechplateau.llm.table import write_table
-from mechplateau.paths import local_path
 from mechplateau.progress import Progress, bars
 
 if TYPE_CHECKING:

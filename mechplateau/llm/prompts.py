@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mechplateau.errors import ConfigError
-from mechplateau.paths import local_path
+from mechplateau.files import local_path
 
 _T = TypeVar("_T")
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from mechplateau.errors import CheckpointError
+from mechplateau.files import local_path
 from mechplateau.models.config import AttentionKind, ModelConfig
 from mechplateau.models.safe_files import load_tensors
 from mechplateau.models.transformer import HookedGPT, load_weights
-from mechplateau.paths import local_path
 
 _MASK = re.compile(r"transformer\.h\.\d+\.attn\.bias")
 _FUSED = re.compile(r"transformer\.h\.\d+\.attn\.c_attn\.(weight|bias)")

@@ -11,8 +11,8 @@ import torch
 
 from mechplateau import views
 from mechplateau.errors import CheckpointError, UserError
+from mechplateau.files import file_path
 from mechplateau.models.kinds import kind_of
-from mechplateau.paths import file_path
 from mechplateau.report.claims import claims_of
 from mechplateau.report.development import llc_section
 from mechplateau.runs import Run, load_run

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from mechplateau.config import RunConfig
 from mechplateau.devices import device_named
-from mechplateau.errors import CheckpointError, RunError, UserError
+from mechplateau.errors import CheckpointError, RunError, UserError, counted
+from mechplateau.files import local_path
 from mechplateau.measurements import Column, Setting, keeps_pictures
 from mechplateau.models.config import ModelConfig
 from mechplateau.models.kinds import build, kind_of
 from mechplateau.models.versions import check_transformer_lens
 from mechplateau.models.weights import load_weights, parameters_of
-from mechplateau.paths import local_path
 from mechplateau.runs import record, table
 from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import read_description, read_tensors
@@ -39,7 +39,6 @@ from mechplateau.runs.record import (
 )
 from mechplateau.signs import Signs
 from mechplateau.tasks import TaskBase
-from mechplateau.wording import counted
 
 if TYPE_CHECKING:
     from mechplateau.models import HookedGPT

@@ -13,8 +13,7 @@ import yaml
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
-from mechplateau.files import explained, write_atomic, write_text
-from mechplateau.paths import local_path
+from mechplateau.files import explained, local_path, write_atomic, write_text
 from mechplateau.progress import Progress
 from mechplateau.runs import Run
 from mechplateau.studies.claims import Outcome, check_all

@@ -19,6 +19,7 @@ import mechplateau_kernels as mk
 from mechplateau.config import RunConfig
 from mechplateau.devices import TRAINABLE, device_named
 from mechplateau.errors import UserError
+from mechplateau.files import local_path
 from mechplateau.interventions import Handle, Intervention, ProgressReward
 from mechplateau.measurements import Setting
 from mechplateau.measurements.inside import pictures
@@ -26,7 +27,6 @@ from mechplateau.models.kinds import build, kind_of
 from mechplateau.models.versions import check_hooked_transformer
 from mechplateau.models.weights import load_weights, parameters_of
 from mechplateau.objectives import Batch
-from mechplateau.paths import local_path
 from mechplateau.runs import Run, RunWriter, is_finished, load_run
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
 from mechplateau.runs.environment import describe_environment

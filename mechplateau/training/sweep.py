@@ -10,7 +10,7 @@ from typing import Any
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError
-from mechplateau.paths import local_path
+from mechplateau.files import local_path
 from mechplateau.runs import is_finished
 from mechplateau.schema import override
 from mechplateau.training.executor import Job, JobResult, Outcome, job_function, submit

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import IO
 
 from mechplateau.config import RunConfig
-from mechplateau.errors import UserError
+from mechplateau.errors import UserError, counted
 from mechplateau.files import explained
-from mechplateau.wording import counted
 
 TRACKERS = ("wandb", "tensorboard")
 PATIENCE = 8.0

@@ -16,12 +16,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mechplateau.paths import file_path
+from mechplateau.errors import counted
+from mechplateau.files import file_path
 from mechplateau.views._files import write_file
 from mechplateau.views._templates import own_script, own_style, render
 from mechplateau.views.data import ViewError
 from mechplateau.views.text import json_for_script, visible_token
-from mechplateau.wording import counted
 
 
 class View:

@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from mechplateau.paths import file_path
+from mechplateau.files import file_path
 from mechplateau.views._files import write_file
 
 # Each differs from the others in lightness as well as in hue, so that a grey print keeps them apart.

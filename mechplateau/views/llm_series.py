@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechplateau.paths import file_path
+from mechplateau.files import file_path
 from mechplateau.views._files import write_file
 from mechplateau.views.text import visible_token
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mechplateau.paths import file_path
+from mechplateau.files import file_path
 from mechplateau.views._cards import comparison_rows, summary_cards
 from mechplateau.views._files import write_file
 from mechplateau.views._payload import comparison_payload, report_payload, row_stride, shown_checkpoints

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mechplateau.wording import counted
+from mechplateau.errors import counted
 
 
 @pytest.mark.parametrize(("number", "said"), [(0, "0 runs"), (1, "1 run"), (2, "2 runs")])

@@ -1,9 +1,15 @@
-"""Benchmarks import their baselines by file name, and print one table of ratios at the end."""
+"""Benchmarks import their baselines by file name, print one table of ratios at the end, and write it where asked."""
 
 import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent))
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--table", metavar="FILE", help="also write the table of ratios to this Markdown file: it is in the docs"
+    )
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -18,3 +24,7 @@ def pytest_terminal_summary(terminalreporter, config):
             )
         for line in TABLE.lines():
             terminalreporter.write_line(line)
+        if file := config.getoption("table", None):
+            from machine import told
+
+            Path(file).write_text("\n".join([told(), "", *TABLE.lines(), ""]), encoding="utf-8")

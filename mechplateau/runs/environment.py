@@ -27,7 +27,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "packages": {name: _version(name) for name in _PACKAGES},
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "device": str(device),
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else None,
@@ -43,7 +43,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's name; `platform.processor()` is empty on many Linux machines."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:

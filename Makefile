@@ -12,7 +12,7 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 TL4     := .venv-tl4
 
-.PHONY: setup demo demo-llm test test-benchmarks test-tl4 test-slow check benchmarks lock clean
+.PHONY: setup demo demo-llm example docs test test-benchmarks test-tl4 test-slow check benchmarks lock clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,16 @@ demo: $(STAMP)
 
 demo-llm: $(STAMP)
 	$(BIN)/mechplateau llm demo --runs-dir $(RUNS)
+
+# The finished run that comes with the package (`mechplateau.example`).
+example: $(STAMP)
+	rm -rf mechplateau/runs/shipped/mws
+	$(BIN)/mechplateau train mws --preset small --threads 1 --runs-dir mechplateau/runs/shipped/mws
+	find mechplateau/runs/shipped -name .lock -delete
+
+# The documentation site, into site/; needs no network.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test: check
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal --ignore tests/benchmarks
@@ -71,7 +81,7 @@ CUDA_PACKAGES := $(addprefix --no-emit-package ,cuda-bindings cuda-pathfinder cu
 	nvidia-curand nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink \
 	nvidia-nvshmem-cu13 nvidia-nvtx)
 lock:
-	uv pip compile --universal --python-version 3.11 --extra dev --extra wandb pyproject.toml $(CUDA_PACKAGES) \
+	uv pip compile --universal --python-version 3.11 --extra dev --extra docs --extra wandb pyproject.toml $(CUDA_PACKAGES) \
 	  --no-annotate --no-header --quiet --output-file requirements.lock
 
 clean:

@@ -8,7 +8,9 @@ sys.path.append(str(Path(__file__).parent))
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--table", metavar="FILE", help="also write the table of ratios to this Markdown file: it is in the docs"
+        "--table",
+        metavar="FILE",
+        help="also write the table of ratios to this Markdown file: it is in the docs",
     )
 
 

@@ -1,6 +1,6 @@
 """mechplateau: study how transformers learn — the loss plateau, measured, intervened on and opened up.
 
-    run = mechplateau.load_run("runs/mws-0123456789ab")
+    run = mechplateau.example("mws")                  # a finished run to begin with; or load_run("runs/mws-…")
     model = run.model("during")                       # a TransformerLens HookedTransformer
     logits, cache = model.run_with_cache(run.task.sample(8, seed=0)[:, :-1])
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mechplateau.models import observe as observe
     from mechplateau.models import register_model_kind as register_model_kind
     from mechplateau.runs import Run as Run
+    from mechplateau.runs import example as example
     from mechplateau.runs import list_runs as list_runs
     from mechplateau.runs import load_checkpoint as load_checkpoint
     from mechplateau.runs import load_run as load_run
@@ -43,6 +44,7 @@ _HOMES = {
     "TaskBase": "tasks",
     "UserError": "errors",
     "build_model": "models",
+    "example": "runs",
     "generate": "models",
     "list_runs": "runs",
     "load_checkpoint": "runs",

@@ -71,8 +71,14 @@ def reference_pages() -> Iterator[tuple[str, str, str]]:
             if place is not None and place.startswith(f"{package}."):
                 owners.setdefault(place, package)
     for package, title in PACKAGES.items():
-        lines = [f"# {title}", "", f"`{package}`", "", inspect.getdoc(importlib.import_module(package)) or "", ""]
-        lines[4] = _as_markdown(lines[4])
+        lines = [
+            f"# {title}",
+            "",
+            f"`{package}`",
+            "",
+            inspect.getdoc(importlib.import_module(package)) or "",
+            "",
+        ]
         for name, place in homes[package].items():
             if place is None:
                 continue
@@ -80,17 +86,17 @@ def reference_pages() -> Iterator[tuple[str, str, str]]:
             if owner == package:
                 lines += [f"::: {place}", ""]
             else:
-                lines += [f"## `{name}`", "", f"Described in [{PACKAGES[owner]}]({_page(owner)}#{place}).", ""]
+                lines += [
+                    f"## `{name}`",
+                    "",
+                    f"Described in [{PACKAGES[owner]}]({_page(owner)}#{place}).",
+                    "",
+                ]
         yield f"reference/{_page(package)}", title, "\n".join(lines)
 
 
 def _page(package: str) -> str:
     return f"{package.rpartition('.')[2]}.md"
-
-
-def _as_markdown(docstring: str) -> str:
-    """A package's docstring: its first paragraph, its tables and its indented code are Markdown as they are."""
-    return docstring
 
 
 def notebook_pages() -> Iterator[tuple[str, str, Path]]:
@@ -109,7 +115,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
                 *({title: path} for path, title, _ in reference_pages()),
             ]
         if "Notebooks" in section:
-            section["Notebooks"] = ["notebooks/index.md", *({title: path} for path, title, _ in notebook_pages())]
+            section["Notebooks"] = [
+                "notebooks/index.md",
+                *({title: path} for path, title, _ in notebook_pages()),
+            ]
     return config
 
 
@@ -128,5 +137,5 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         )
     )
     for path, _, source in notebook_pages():
-        files.append(File.generated(config, path, abs_src_path=str(source)))
+        files.append(File(path, str(source.parents[1]), config.site_dir, config.use_directory_urls))
     return files

@@ -25,15 +25,24 @@ app = typer.Typer(
 def _print_version(wanted: bool) -> None:
     if wanted:
         from mechplateau import __version__
+        from mechplateau_kernels import backend_report
 
-        print(__version__)
+        found = backend_report()
+        why = found["why_not_triton"]
+        print(f"mechplateau {__version__}; kernels: {found['default']}" + (f" ({why})" if why else ""))
         raise typer.Exit
 
 
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=_print_version,
+            help="Print the version, and which kernels would run.",
+        ),
     ] = False,
 ) -> None:
     """Study how transformers learn: train, measure and open up the loss plateau."""

@@ -1,5 +1,6 @@
 """Run folders: the only code that touches them."""
 
+from mechplateau.runs.examples import example
 from mechplateau.runs.phases import Phases
 from mechplateau.runs.run import (
     Run,
@@ -16,6 +17,7 @@ __all__ = [
     "Phases",
     "Run",
     "RunWriter",
+    "example",
     "is_finished",
     "is_or_says_finished",
     "list_runs",

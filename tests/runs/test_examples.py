@@ -48,7 +48,7 @@ def test_it_is_copied_once_and_a_run_that_is_there_is_opened_as_it_is(tmp_path):
 def test_an_unknown_one_is_one_line(tmp_path):
     with pytest.raises(UserError, match="example: expected one of mws, got 'chess'"):
         mechplateau.example("chess", runs_dir=tmp_path)
-    with pytest.raises(UserError, match="expected one of mws, got '../mws'"):
+    with pytest.raises(UserError, match=r"expected one of mws, got '\.\./mws'"):
         mechplateau.example("../mws", runs_dir=tmp_path)
 
 

@@ -8,8 +8,7 @@ import tempfile
 from pathlib import Path
 
 from mechplateau.errors import UserError
-from mechplateau.files import explained
-from mechplateau.paths import local_path
+from mechplateau.files import explained, local_path
 from mechplateau.runs.run import Run, load_run
 
 SHIPPED = Path(__file__).parent / "shipped"

@@ -16,6 +16,7 @@ from mechplateau.interventions import Intervention, intervention_class
 from mechplateau.measurements import Column, Setting, chosen_measurements, columns_of
 from mechplateau.models.config import ModelConfig, ModelConfigBase
 from mechplateau.models.kinds import kind_of, model_kind
+from mechplateau.models.roles import matched
 from mechplateau.schema import Config, laid_over, nested, unknown_field
 from mechplateau.tasks import TaskBase, targets_of, task_class
 
@@ -343,7 +344,7 @@ class RunConfig(Config):
     def _something_is_trained(self) -> None:
         trained = kind_of(self.model).trained(self.model, self.task)
         if self.training.optimizer == "muon" and not self.training.muon_ln_final:
-            trained = frozenset(name for name in trained if not name.startswith("ln_final."))
+            trained -= set(matched(trained, kind_of(self.model).roles.final_norm))
         for begun in self.interventions:
             together = [i for i, other in enumerate(self.interventions) if other.active(begun.start)]
             held = {

@@ -14,7 +14,6 @@ Source: arXiv 2506.13688, section 4 (figure 5), for KQ, KQOV and MLP within movi
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,15 +22,14 @@ import pandas as pd
 
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, UserError
-from mechplateau.interventions.optimal_init import TOKEN_AXIS
 from mechplateau.models.kinds import kind_of
+from mechplateau.models.roles import matched
 from mechplateau.runs import Run
 from mechplateau.runs.phases import Phase
 from mechplateau.signs import Plateau, falls_to
 from mechplateau.tasks import sequence_task
 
 PATTERN = "pattern"
-_ACROSS_TASKS = ("blocks.*.attn.*", "blocks.*.ln1.*", "pos_embed.W_pos")
 
 
 def transferred(
@@ -79,23 +77,23 @@ def _across(config: RunConfig, source: Run, parts: Sequence[str]) -> dict[str, A
     here, there = (sequence_task(task, "transfer between tasks") for task in (config.task, source.task))
     kind = kind_of(config.model)
     shapes = kind.shapes(config.model, here)
-    asked = kind.names_in(parts, shapes)
+    roles, asked = kind.roles, kind.names_in(parts, shapes)
     token_map = here.token_map(there)
-    moved = [name for name in asked if any(fnmatch.fnmatchcase(name, pattern) for pattern in _ACROSS_TASKS)]
+    moved = matched(asked, roles.between_tasks)
     if token_map:
-        moved += [name for name in asked if name in TOKEN_AXIS]
+        moved += [name for name in asked if name in roles.token_axis]
     if not moved:
         raise UserError(
             f"{', '.join(parts)}: from {there.name} to {here.name}, only attention, LN1 and positions move"
             f"{'' if token_map else f' (and embeddings where {here.name} states a token map)'}; expected KQ or KQOV"
         )
-    if "pos_embed.W_pos" in moved and here.n_ctx != there.n_ctx:
-        other = kind_of(source.config.model).shapes(source.config.model, there)["pos_embed.W_pos"]
+    if roles.positions in moved and here.n_ctx != there.n_ctx:
+        other = kind_of(source.config.model).shapes(source.config.model, there)[roles.positions]
         raise UserError(
             f"{', '.join(parts)}: positions of shape {list(other)} in {there.name} do not fit "
-            f"{list(shapes['pos_embed.W_pos'])} in {here.name}; choose tasks of equal length, or leave W_pos out"
+            f"{list(shapes[roles.positions])} in {here.name}; choose tasks of equal length, or leave W_pos out"
         )
-    rows = tuple(sorted(token_map.items())) if token_map and set(moved) & set(TOKEN_AXIS) else None
+    rows = tuple(sorted(token_map.items())) if token_map and set(moved) & set(roles.token_axis) else None
     return {"parts": tuple(moved), "token_rows": rows}
 
 

@@ -3,8 +3,8 @@
 1. Out-of-distribution errors, for regression in context (`mechplateau.development.ood`).
 2. Curvature: the three largest eigenvalues of the Hessian and its trace, on one batch.
 
-Learning coefficients, with their verdicts, are `mechplateau.development.llc_over_run`'s; `PUBLISHED` has the settings
-of arXiv 2402.02364 for it. All are kept beside the run and not made twice.
+Learning coefficients, with their verdicts, are `mechplateau.development.llc_over_run`'s; a task's
+`llc_settings` has settings that suit it. All are kept beside the run and not made twice.
 
 Cost, for the paper's regression model on one thread: 1, seconds a checkpoint; 2, half a minute.
 """
@@ -30,20 +30,6 @@ if TYPE_CHECKING:
 KINDS = ("ood", "curvature")
 PROBES = 10
 """Random vectors for the trace."""
-
-_CHAINS = {"chains": 2, "draws": 150, "burn_in": 150}
-PUBLISHED: Mapping[str, Mapping[str, Any]] = {
-    "in_context_regression": {
-        "step_size": 3e-4, "n_beta": 66.667, "localization": 6.67, "batch_size": 256, **_CHAINS,
-    },
-    "text": {"step_size": 1e-3, "n_beta": 21.7, "localization": 100.0, "batch_size": 100, **_CHAINS},
-}  # fmt: skip
-"""Task → the paper's settings of chains, with fewer and shorter ones: `llc_over_run(run, **PUBLISHED[run.task.name])`.
-On regression they leave the neighborhood of w*, and the verdict says so."""
-LOCAL: Mapping[str, Any] = {
-    "step_size": 1e-5, "n_beta": 1000.0, "localization": 1000.0, "batch_size": 256, **_CHAINS,
-}  # fmt: skip
-"""Settings of chains that stay near w* on regression; still coarse."""
 
 
 def afterwards(
@@ -119,4 +105,4 @@ _MEASURES: Mapping[str, Callable[[Any, int, Mapping[str, int]], Mapping[str, flo
     "curvature": _curvature,
 }
 
-__all__ = ["KINDS", "LOCAL", "PROBES", "PUBLISHED", "afterwards"]
+__all__ = ["KINDS", "PROBES", "afterwards"]

@@ -12,6 +12,7 @@ from mechplateau.interventions.base import Handle, register_intervention
 from mechplateau.interventions.from_file import FromFile, is_finite
 from mechplateau.interventions.parts import chosen
 from mechplateau.models.config import ModelConfig, ModelConfigBase
+from mechplateau.models.kinds import kind_of
 from mechplateau.tasks import TaskBase, sequence_task, targets_of
 
 
@@ -61,7 +62,7 @@ class ImposedPattern(FromFile):
 
     def held(self, task: TaskBase, model: ModelConfigBase) -> frozenset[str]:
         # No gradient reaches them.
-        return frozenset(chosen(["blocks.*.attn.[Wb]_[KQ]"], task, model))
+        return frozenset(chosen(kind_of(model).roles.queries_and_keys, task, model))
 
     def attach(self, model: Any, task: TaskBase) -> Handle:
         maps = self.tensors()

@@ -16,15 +16,12 @@ from mechplateau.interventions.freeze import Freezing
 from mechplateau.interventions.from_file import FromFile, is_finite
 from mechplateau.interventions.parts import Parts, as_names, chosen, chosen_in
 from mechplateau.models.config import ModelConfigBase
-from mechplateau.models.kinds import kind_of, model_kind
+from mechplateau.models.kinds import kind_of, kind_of_module, model_kind
 from mechplateau.models.safe_files import recorded_kind
 from mechplateau.tasks import TaskBase
 
 _UNNAMED = "gpt"
 """The kind of a file that names none: the paper's."""
-
-TOKEN_AXIS: Mapping[str, int] = {"embed.W_E": 0, "unembed.W_U": 1}
-"""Tensors with one row or column a token, which means something only within a vocabulary."""
 
 
 @register_intervention
@@ -70,25 +67,25 @@ class OptimalInit(FromFile, Freezing):
                 problems.append(f"{name} holds other than finite real numbers")
             if name not in shapes:
                 problems.append(f"{name} of the source is not in this model")
-            elif self.token_rows is not None and name in TOKEN_AXIS:
-                problems += self._wrong_rows(name, tensor.shape, shapes[name])
+            elif self.token_rows is not None and (axis := kind.roles.token_axis.get(name)) is not None:
+                problems += self._wrong_rows(name, axis, tensor.shape, shapes[name])
             elif tuple(tensor.shape) != shapes[name]:
                 problems.append(f"{name} has shape {list(tensor.shape)} there and {list(shapes[name])} here")
         if problems:
             raise ConfigError(f"source: {self.source} does not fit: {'; '.join(problems)}")
 
     def initialized(self, task: TaskBase, model: ModelConfigBase) -> frozenset[str]:
-        names = chosen(self.parts, task, model)
+        names = frozenset(chosen(self.parts, task, model))
         # Rows of an embedding may come from one source each.
-        return frozenset(name for name in names if self.token_rows is None or name not in TOKEN_AXIS)
+        return names if self.token_rows is None else names - set(kind_of(model).roles.token_axis)
 
     def held(self, task: TaskBase, model: ModelConfigBase) -> frozenset[str]:
         if not self.freeze:
             return frozenset()
         return frozenset(chosen(self.parts, task, model))
 
-    def _wrong_rows(self, name: str, there: Iterable[int], here: Iterable[int]) -> list[str]:
-        there, here, axis = list(there), list(here), TOKEN_AXIS[name]
+    def _wrong_rows(self, name: str, axis: int, there: Iterable[int], here: Iterable[int]) -> list[str]:
+        there, here = list(there), list(here)
         own, other = zip(*(self.token_rows or ((0, 0),)), strict=True)
         if (
             there[1 - axis] != here[1 - axis]
@@ -101,12 +98,13 @@ class OptimalInit(FromFile, Freezing):
 
     def begin(self, model: Any, task: TaskBase) -> None:
         parameters = dict(model.named_parameters())
+        token_axis = kind_of_module(model).roles.token_axis
         with torch.no_grad():
             for name, tensor in self.tensors().items():
                 own = parameters[name]
-                if self.token_rows is not None and name in TOKEN_AXIS:
+                if self.token_rows is not None and name in token_axis:
                     here, there = torch.tensor(self.token_rows, dtype=torch.int64).reshape(-1, 2).T
-                    axis = TOKEN_AXIS[name]
+                    axis = token_axis[name]
                     own.index_copy_(
                         axis, here.to(own.device), tensor.index_select(axis, there).to(own.device)
                     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 from torch import nn
 
 from mechplateau.models.config import ModelConfigBase
-from mechplateau.models.kinds import kind_of
+from mechplateau.models.kinds import kind_of, kind_of_module
 from mechplateau.tasks import TaskBase
 
 
@@ -38,5 +38,4 @@ def chosen(parts: Iterable[str], task: TaskBase, model: ModelConfigBase) -> tupl
 
 def chosen_in(parts: Iterable[str], model: nn.Module) -> tuple[str, ...]:
     """The parameters that parts stand for, in this model."""
-    kind = kind_of(cast(ModelConfigBase, model.model_config))
-    return kind.names_in(parts, dict(model.named_parameters()))
+    return kind_of_module(model).names_in(parts, dict(model.named_parameters()))

@@ -6,16 +6,16 @@ from or moved, and the places where hidden states are looked at. Nobody else kno
 
 from __future__ import annotations
 
-import fnmatch
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import torch
 from torch import nn
 
 from mechplateau.errors import ConfigError
 from mechplateau.models.config import ModelConfigBase
+from mechplateau.models.roles import Roles, matched
 from mechplateau.tasks import TaskBase
 
 Slot = tuple[str, int | None]
@@ -39,6 +39,9 @@ class ModelKind(ABC, Generic[_Config]):
 
     patterns: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Named parts: name → patterns (with *) of parameter names."""
+
+    roles: ClassVar[Roles] = Roles()
+    """Which parameters weight decay, Muon, interventions and transfers mean."""
 
     untrained: ClassVar[frozenset[str]] = frozenset()
     """Parameters that training never changes (their `requires_grad` is off)."""
@@ -99,7 +102,7 @@ class ModelKind(ABC, Generic[_Config]):
         """Named parts of a model of this size: name → names of its trained parameters, sorted."""
         names = self.shapes(config, task)
         found = {part: self._matched(patterns, names) for part, patterns in self.patterns.items()}
-        return {part: matched for part, matched in found.items() if matched}
+        return {part: own for part, own in found.items() if own}
 
     def places(self, config: _Config) -> tuple[str, ...]:
         """Names of the places where hidden states can be looked at; none where `observe` knows none."""
@@ -114,8 +117,8 @@ class ModelKind(ABC, Generic[_Config]):
         """
         found: dict[str, tuple[Slot, ...]] = {}
         for part, patterns in self.patterns.items():
-            if matched := self._matched(patterns, names):
-                found[part] = tuple((name, None) for name in matched)
+            if own := self._matched(patterns, names):
+                found[part] = tuple((name, None) for name in own)
         return found or by_module(names)
 
     def names_in(self, parts: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
@@ -133,20 +136,19 @@ class ModelKind(ABC, Generic[_Config]):
         expected = ", ".join([*self.patterns, "a tensor's name"])
         chosen: set[str] = set()
         for part in parts:
-            matched = self._matched(self.patterns.get(part, (part,)), names)
-            if not matched:
+            own = self._matched(self.patterns.get(part, (part,)), names)
+            if not own:
                 raise ConfigError(
                     f"parts: {part!r} matches no tensor; expected one of {', '.join(self.patterns)}, or of the tensors "
                     f"{', '.join(known)} (* stands for anything)"
                 )
-            chosen.update(matched)
+            chosen.update(own)
         if not chosen:
             raise ConfigError(f"parts: expected at least one of {expected}")
         return tuple(sorted(chosen))
 
     def _matched(self, patterns: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
-        trained = sorted(set(names) - self.untrained)
-        return tuple(name for name in trained if any(fnmatch.fnmatchcase(name, p) for p in patterns))
+        return tuple(matched(sorted(set(names) - self.untrained), patterns))
 
     def trained(self, config: _Config, task: TaskBase) -> frozenset[str]:
         """Names of all parameters that training may change."""
@@ -208,6 +210,11 @@ def kind_of(config: ModelConfigBase) -> ModelKind[Any]:
     return model_kind(config.kind)
 
 
+def kind_of_module(model: nn.Module) -> ModelKind[Any]:
+    """The kind of a model that `build` made."""
+    return kind_of(cast(ModelConfigBase, model.model_config))
+
+
 def build(
     config: ModelConfigBase,
     task: TaskBase,
@@ -227,6 +234,7 @@ __all__ = [
     "build",
     "by_module",
     "kind_of",
+    "kind_of_module",
     "model_kind",
     "model_kinds",
     "register_model_kind",

@@ -41,6 +41,9 @@ class TaskBase(Config):
     """Named settings, another size say: name → section of the configuration (task, model, training, …) → settings.
     What is given beside a preset wins over it, and the defaults fill in what it leaves out."""
 
+    llc_settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Named settings of chains that suit it: name → arguments of `mechplateau.development.llc_over_run`."""
+
     @property
     @abstractmethod
     def objective(self) -> Objective:

@@ -30,6 +30,9 @@ def _one_cycle(steps: int, lr: float) -> dict[str, Any]:
     }
 
 
+_CHAINS = {"batch_size": 256, "chains": 2, "draws": 150, "burn_in": 150}
+
+
 @dataclass(frozen=True, eq=False)
 class RegressionBatch(Batch):
     """Contexts of K pairs.
@@ -86,6 +89,13 @@ class InContextRegression(TaskBase):
     """lr-true: the paper's schedule, whose 190 checkpoints are the released curves' steps; about 35 ms a step on one
     thread, so give training.stop_at (12221: seven minutes) or run it on a GPU. lr-fast: eight times the rate on an
     eighth of the steps, so that step s is about the paper's 8s: about a minute, the first two stages only."""
+
+    llc_settings: ClassVar = {
+        "published": {"step_size": 3e-4, "n_beta": 66.667, "localization": 6.67, **_CHAINS},
+        "local": {"step_size": 1e-5, "n_beta": 1000.0, "localization": 1000.0, **_CHAINS},
+    }
+    """published: the paper's, with fewer and shorter chains. They leave the neighborhood of w*, and the verdict says
+    so. local: chains that stay near w*. Still coarse."""
 
     @property
     def objective(self) -> Objective:

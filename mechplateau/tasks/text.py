@@ -88,6 +88,19 @@ class Text(TaskBase):
     repeated rows, and an induction head at the end, in about a minute. lm-paper: the paper's sizes, for a GPU and a
     folder with much text."""
 
+    llc_settings: ClassVar = {
+        "published": {
+            "step_size": 1e-3,
+            "n_beta": 21.7,
+            "localization": 100.0,
+            "batch_size": 100,
+            "chains": 2,
+            "draws": 150,
+            "burn_in": 150,
+        },
+    }
+    """published: the paper's, with fewer and shorter chains."""
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.wide_vocab_size < self.vocab_size:

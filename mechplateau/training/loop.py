@@ -36,7 +36,6 @@ from mechplateau.training.graphed import GraphedMeasurement, GraphedUpdate, chec
 from mechplateau.training.interrupt import RunInterrupted, interruptible
 from mechplateau.training.measure import PAPER_FRESH, Measurer
 from mechplateau.training.memory import check_memory, freed_memory_kept, too_little_explained
-from mechplateau.training.muon import is_muon_matrix
 from mechplateau.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from mechplateau.training.seeding import generator_for
 from mechplateau.training.step import Reward, update
@@ -110,12 +109,13 @@ def check_request(
         config.task.labels_of(())
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise UserError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
+    kind = kind_of(config.model)
     if config.training.optimizer == "muon" and not any(
-        map(is_muon_matrix, kind_of(config.model).trained(config.model, config.task))
+        map(kind.roles.matrix, kind.trained(config.model, config.task))
     ):
         raise UserError(
-            f"training.optimizer: muon trains the matrices of blocks.N.attn and blocks.N.mlp, of which a model of kind "
-            f"{config.model.kind} has none; use adam, adamw or sgd"
+            f"training.optimizer: muon trains matrices of attention and MLP, and a model of kind {kind.name} has none "
+            "in its roles; use adam, adamw or sgd"
         )
     if config.training.precision == "bfloat16" and not bfloat16_gains(place):
         raise UserError(

@@ -1,8 +1,9 @@
 """Muon on the blocks' matrices, AdamW on everything else, as one optimizer.
 
-torch's Muon takes matrices only, while TransformerLens keeps attention's weights apart by head. Each is
-given to Muon as the one matrix it stands for, `[out, in]` as in `nn.Linear` (the orientation decides Muon's step: its
-rate is multiplied by √max(1, out/in)): W_Q, W_K, W_V `[heads · d_head, d_model]`, W_O `[d_model, heads · d_head]`.
+torch's Muon takes matrices only, while TransformerLens keeps attention's weights apart by head. Each is given to Muon
+as the one matrix it stands for, `[out, in]` as in `nn.Linear` (the orientation decides Muon's step: its rate is
+multiplied by √max(1, out/in)): W_Q, W_K, W_V `[heads · d_head, d_model]`, W_O `[d_model, heads · d_head]`. Which
+parameters these are, and how each becomes a matrix, is said by the model's kind (`Roles.matrices`).
 """
 
 from __future__ import annotations
@@ -11,56 +12,49 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 
 from mechplateau.config import TrainingConfig
-
-_MATRICES = ("W_Q", "W_K", "W_V", "W_O", "W_in", "W_out")
-
-
-def is_muon_matrix(name: str) -> bool:
-    """Whether Muon trains this parameter: a matrix of a block's attention or MLP."""
-    return name.startswith("blocks.") and name.rpartition(".")[2] in _MATRICES
+from mechplateau.models.roles import Roles, matched
 
 
-def as_linear_weight(name: str, tensor: Tensor) -> Tensor:
-    """The `[out, in]` matrix that a parameter of a block stands for; heads are merged."""
-    kind = name.rpartition(".")[2]
-    if kind == "W_O":  # [head, d_head, d_model]
-        return tensor.flatten(0, 1).T
-    if tensor.dim() == 3:  # [head, d_model, d_head]
-        return tensor.transpose(1, 2).flatten(0, 1)
-    return tensor.T
+def as_linear_weight(axes: str, tensor: Tensor) -> Tensor:
+    """The `[out, in]` matrix that a parameter stands for.
+
+    Args:
+        axes: how it becomes that, such as "head d_in d_out -> (head d_out) d_in".
+        tensor: the parameter.
+    """
+    return rearrange(tensor, axes)
 
 
-def from_linear_weight(name: str, matrix: Tensor, like: Tensor) -> Tensor:
-    """The inverse of `as_linear_weight`."""
-    kind = name.rpartition(".")[2]
-    if kind == "W_O":
-        return matrix.T.reshape(like.shape)
-    if like.dim() == 3:
-        heads, d_model, d_head = like.shape
-        return matrix.reshape(heads, d_head, d_model).transpose(1, 2)
-    return matrix.T
+def from_linear_weight(axes: str, matrix: Tensor, like: Tensor) -> Tensor:
+    """The inverse of `as_linear_weight`, for a parameter like that one."""
+    there, _, here = axes.partition("->")
+    sizes = dict(zip(there.split(), like.shape, strict=True))
+    return rearrange(matrix, f"{here} -> {there}", **sizes)
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
     """torch's `Muon` on the blocks' matrices and `AdamW` on the rest.
 
     Args:
-        named: the trainable parameters by TransformerLens's names.
+        named: the trainable parameters by name.
+        roles: of the model's kind.
         config: `muon_lr`, `muon_momentum`, `weight_decay` for Muon; `lr`, `betas` for AdamW, without decay.
     """
 
-    def __init__(self, named: Iterable[tuple[str, nn.Parameter]], config: TrainingConfig):
+    def __init__(self, named: Iterable[tuple[str, nn.Parameter]], roles: Roles, config: TrainingConfig):
         named = list(named)
         # Gradients of what is left untrained are forgotten too: they would pile up and count in a clipped norm.
         self._with_gradients = [p for _, p in named]
-        named = [(n, p) for n, p in named if config.muon_ln_final or not n.startswith("ln_final.")]
-        self._matrices = [(name, p) for name, p in named if is_muon_matrix(name)]
-        rest = [p for name, p in named if not is_muon_matrix(name)]
+        left = () if config.muon_ln_final else matched((name for name, _ in named), roles.final_norm)
+        named = [(name, p) for name, p in named if name not in left]
+        self._matrices = [(axes, p) for name, p in named if (axes := roles.matrix(name)) is not None]
+        rest = [p for name, p in named if roles.matrix(name) is None]
         self._shadows = [
-            nn.Parameter(as_linear_weight(name, p.detach()).contiguous()) for name, p in self._matrices
+            nn.Parameter(as_linear_weight(axes, p.detach()).contiguous()) for axes, p in self._matrices
         ]
         ratio = config.muon_lr / config.lr
         parts: list[torch.optim.Optimizer] = []
@@ -87,17 +81,17 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for (name, parameter), shadow in zip(self._matrices, self._shadows, strict=True):
+        for (axes, parameter), shadow in zip(self._matrices, self._shadows, strict=True):
             # The parameter is the truth: an initialization or a loaded checkpoint may have changed it.
-            shadow.copy_(as_linear_weight(name, parameter))
+            shadow.copy_(as_linear_weight(axes, parameter))
             shadow.grad = (
-                None if parameter.grad is None else as_linear_weight(name, parameter.grad).contiguous()
+                None if parameter.grad is None else as_linear_weight(axes, parameter.grad).contiguous()
             )
         for part in self._parts:
             part.step()
-        for (name, parameter), shadow in zip(self._matrices, self._shadows, strict=True):
+        for (axes, parameter), shadow in zip(self._matrices, self._shadows, strict=True):
             if shadow.grad is not None:
-                parameter.copy_(from_linear_weight(name, shadow, parameter))
+                parameter.copy_(from_linear_weight(axes, shadow, parameter))
 
     def state_dict(self) -> dict[str, Any]:
         """As torch's: the state of all parameters, Muon's first, by their index over all groups."""

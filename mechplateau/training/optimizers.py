@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from mechplateau.config import TrainingConfig
+from mechplateau.models.kinds import kind_of_module
 from mechplateau.training.muon import MuonAndAdamW
 
 
@@ -19,7 +20,7 @@ def build_optimizer(
     With `capturable` (Adam and AdamW on a CUDA device), a CUDA graph can hold its step: learning rates are then
     tensors on the device, changed in place by `set_learning_rate`.
 
-    AdamW decays the weights of linear layers only (names beginning with W_, the embeddings left out), or with
+    AdamW decays the weights of linear layers only (as the model's kind names them, embeddings left out), or with
     `decay: all` everything; Adam's and SGD's decay is L2 on everything. Adam and AdamW run fused. Muon: see
     `mechplateau.training.muon`.
     """
@@ -30,7 +31,7 @@ def build_optimizer(
             everything, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
         )
     if config.optimizer == "muon":
-        return MuonAndAdamW(named, config)
+        return MuonAndAdamW(named, kind_of_module(model).roles, config)
     rate = torch.tensor(config.lr, device=everything[0].device) if capturable else config.lr
     if config.optimizer == "adam":
         return torch.optim.Adam(
@@ -41,7 +42,8 @@ def build_optimizer(
             fused=True,
             capturable=capturable,
         )
-    decayed = {name for name, _ in named if config.decay == "all" or is_linear_weight(name)}
+    roles = kind_of_module(model).roles
+    decayed = {name for name, _ in named if config.decay == "all" or roles.decayed(name)}
     groups = [
         {"params": [p for name, p in named if name in decayed], "weight_decay": config.weight_decay},
         {"params": [p for name, p in named if name not in decayed], "weight_decay": 0.0},
@@ -56,12 +58,6 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
             group["lr"].fill_(rate)
         else:
             group["lr"] = rate * group.get("rate_ratio", 1.0)
-
-
-def is_linear_weight(name: str) -> bool:
-    """Whether a parameter is the weight of a linear layer: attention, MLP or unembedding, by either naming."""
-    kind = name.rpartition(".")[2]
-    return kind.startswith("W_") and kind not in ("W_E", "W_pos")
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:

@@ -8,7 +8,7 @@ import pytest
 from mechplateau import RunConfig, train
 from mechplateau.development import afterwards as made_afterwards
 from mechplateau.development import llc_over_run
-from mechplateau.development.afterwards import PUBLISHED, afterwards
+from mechplateau.development.afterwards import afterwards
 from mechplateau.errors import UserError
 
 
@@ -46,7 +46,7 @@ def test_the_table_has_a_row_a_checkpoint_and_nothing_is_made_twice(run, monkeyp
 
 
 def test_coefficients_with_the_papers_settings_have_a_verdict(run):
-    short = {**PUBLISHED["in_context_regression"], "draws": 4, "burn_in": 2, "batch_size": 8}
+    short = {**run.task.llc_settings["published"], "draws": 4, "burn_in": 2, "batch_size": 8}
     table = llc_over_run(run, [4], **short).table
     assert table["verdict"].notna().all()
     assert table["reason"].str.len().gt(0).all()

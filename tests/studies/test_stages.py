@@ -209,8 +209,8 @@ def test_figures_measure_checkpoints_with_a_verdict_for_every_coefficient(tmp_pa
         checkpoints={"every": 1},
     )
     run = train(config, runs_dir=tmp_path)
-    short = {**checkpoints.PUBLISHED["in_context_regression"], "draws": 4, "burn_in": 2, "batch_size": 4}
-    monkeypatch.setattr(checkpoints, "PUBLISHED", {"in_context_regression": short})
+    short = {**run.task.llc_settings["published"], "draws": 4, "burn_in": 2, "batch_size": 4}
+    monkeypatch.setattr(type(run.task), "llc_settings", {"published": short})
     table = checkpoints.Coefficients().measure(run, PAPER)
     assert table["step"].tolist() == [0, 1, 2]
     verdicts = table[[name for name in table if name.startswith("llc ")]]

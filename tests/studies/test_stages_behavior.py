@@ -6,7 +6,6 @@ import pytest
 
 from mechplateau import RunConfig, train
 from mechplateau.development import llc_over_run
-from mechplateau.development.afterwards import PUBLISHED
 from mechplateau.studies.stages.released import released_value
 from mechplateau.studies.stages.summary import language_numbers, regression_numbers
 
@@ -44,7 +43,7 @@ def test_a_run_follows_the_released_curve_of_its_seed(tmp_path, seed):
 def test_the_papers_chains_give_the_released_coefficients_and_are_not_called_local(tmp_path):
     """Measured once: 18.7, 69.3 and 123.8, where the authors released 18.6, 70.0 and 123.7."""
     run = regression(tmp_path, 1, 5050)
-    table = llc_over_run(run, [984, 2843, 5050], **PUBLISHED["in_context_regression"]).table
+    table = llc_over_run(run, [984, 2843, 5050], **run.task.llc_settings["published"]).table
     for line in table.to_dict("records"):
         assert line["paired"] == pytest.approx(released_value(1, line["step"], "llc"), abs=4)
         assert line["mean_loss"] > line["trivial_loss"]

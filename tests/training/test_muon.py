@@ -7,13 +7,16 @@ import torch
 
 from mechplateau.config import RunConfig, TrainingConfig
 from mechplateau.models import ModelConfig, build_model
+from mechplateau.models.roles import Roles
 from mechplateau.training import train
-from mechplateau.training.muon import MuonAndAdamW, as_linear_weight, from_linear_weight, is_muon_matrix
+from mechplateau.training.muon import MuonAndAdamW, as_linear_weight, from_linear_weight
 from mechplateau.training.optimizers import build_optimizer, set_learning_rate
 
 from .conftest import tiny
 
 CONFIG = TrainingConfig(optimizer="muon", lr=1e-3, muon_lr=0.05, muon_momentum=0.9, weight_decay=0.1)
+
+axes_of = Roles().matrix
 
 
 @pytest.fixture
@@ -22,7 +25,7 @@ def model():
 
 
 def test_it_trains_the_matrices_of_attention_and_mlp(model):
-    chosen = [name for name, _ in model.named_parameters() if is_muon_matrix(name)]
+    chosen = [name for name, _ in model.named_parameters() if axes_of(name)]
     assert sorted(chosen) == [
         f"blocks.0.{name}"
         for name in ("attn.W_K", "attn.W_O", "attn.W_Q", "attn.W_V", "mlp.W_in", "mlp.W_out")
@@ -34,16 +37,16 @@ def test_merged_matrices_act_as_the_heads_do(model):
     x = torch.randn(8)
     query = parameters["blocks.0.attn.W_Q"]
     by_head = torch.einsum("d,hdk->hk", x, query).flatten()
-    assert torch.allclose(as_linear_weight("blocks.0.attn.W_Q", query) @ x, by_head)
+    assert torch.allclose(as_linear_weight(axes_of("blocks.0.attn.W_Q"), query) @ x, by_head)
     out = parameters["blocks.0.attn.W_O"]
     z = torch.randn(2, 3)
     assert torch.allclose(
-        as_linear_weight("blocks.0.attn.W_O", out) @ z.flatten(), torch.einsum("hk,hkd->d", z, out)
+        as_linear_weight(axes_of("blocks.0.attn.W_O"), out) @ z.flatten(), torch.einsum("hk,hkd->d", z, out)
     )
-    assert as_linear_weight("blocks.0.mlp.W_in", parameters["blocks.0.mlp.W_in"]).shape == (32, 8)
+    assert as_linear_weight(axes_of("blocks.0.mlp.W_in"), parameters["blocks.0.mlp.W_in"]).shape == (32, 8)
     for name, parameter in parameters.items():
-        if is_muon_matrix(name):
-            back = from_linear_weight(name, as_linear_weight(name, parameter), parameter)
+        if axes := axes_of(name):
+            back = from_linear_weight(axes, as_linear_weight(axes, parameter), parameter)
             assert torch.equal(back, parameter)
 
 
@@ -61,17 +64,18 @@ def test_a_step_is_torchs_muon_on_the_merged_matrix_and_adamw_on_the_rest(model)
         optimizer.step()
 
     name = "blocks.0.attn.W_K"
-    matrix = torch.nn.Parameter(as_linear_weight(name, before[name]).contiguous())
+    axes = axes_of(name)
+    matrix = torch.nn.Parameter(as_linear_weight(axes, before[name]).contiguous())
     muon = torch.optim.Muon([matrix], lr=0.05, momentum=0.9, weight_decay=0.1)
     rest = torch.nn.Parameter(before["embed.W_E"].clone())
     adam = torch.optim.AdamW([rest], lr=1e-3, weight_decay=0.0, fused=True)
     for step in gradients:
-        matrix.grad = as_linear_weight(name, step[name]).contiguous()
+        matrix.grad = as_linear_weight(axes, step[name]).contiguous()
         rest.grad = step["embed.W_E"].clone()
         muon.step()
         adam.step()
     after = dict(named)
-    assert torch.equal(as_linear_weight(name, after[name]), matrix)
+    assert torch.equal(as_linear_weight(axes, after[name]), matrix)
     assert torch.equal(after["embed.W_E"], rest)
 
 

@@ -9,7 +9,7 @@ import torch
 from mechplateau.config import CheckpointConfig, TrainingConfig
 from mechplateau.errors import ConfigError
 from mechplateau.runs.cadence import Cadence, checkpoint_steps
-from mechplateau.training.optimizers import is_linear_weight, learning_rate
+from mechplateau.training.optimizers import learning_rate
 
 from .conftest import tiny
 
@@ -141,11 +141,3 @@ def test_one_cycle_of_in_context_regression_rises_by_the_same_at_every_step():
         assert learning_rate(config, step) == pytest.approx(0.003 / factor * (step + 1), rel=1e-4)
     assert learning_rate(config, 249_999) == 0.003
     assert learning_rate(config, 499_999) == pytest.approx(0.003 / factor**2)
-
-
-def test_which_weights_decay():
-    assert is_linear_weight("blocks.0.attn.W_Q")
-    assert is_linear_weight("blocks.0.mlp.W_out")
-    assert is_linear_weight("unembed.W_U")
-    for name in ("embed.W_E", "pos_embed.W_pos", "blocks.0.ln1.w", "blocks.0.attn.b_Q", "ln_final.b"):
-        assert not is_linear_weight(name)

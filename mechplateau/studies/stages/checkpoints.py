@@ -8,12 +8,14 @@ from typing import Any
 import pandas as pd
 
 from mechplateau.development import llc_over_run
-from mechplateau.development.afterwards import PUBLISHED, afterwards
+from mechplateau.development.afterwards import afterwards
 from mechplateau.progress import Progress
 from mechplateau.runs import Run
 from mechplateau.studies.figures import CheckpointMeasure
+from mechplateau.tasks import task_class
 
 CHECKPOINTS = 8
+_TASKS = ("in_context_regression", "text")
 
 
 def chosen_steps(steps: Sequence[int], most: int = CHECKPOINTS) -> list[int]:
@@ -47,7 +49,7 @@ class Coefficients(CheckpointMeasure):
         self, run: Run, scale: str, *, jobs: int = 1, progress: Progress | str | None = None
     ) -> pd.DataFrame:
         steps = chosen_steps(run.steps)
-        found = llc_over_run(run, steps, progress=progress, **PUBLISHED[run.task.name]).table
+        found = llc_over_run(run, steps, progress=progress, **run.task.llc_settings["published"]).table
         found = found.reset_index(drop=True)
         kept = ("loss", "mean_loss", "trivial_loss", "elasticity")
         columns = {f"chains_{name}": found[name] for name in kept}
@@ -56,7 +58,7 @@ class Coefficients(CheckpointMeasure):
         return pd.DataFrame({"step": found["step"], **columns})
 
     def settings(self, scale: str) -> Mapping[str, Any]:
-        return {"chains": {name: dict(values) for name, values in PUBLISHED.items()}}
+        return {"chains": {task: dict(task_class(task).llc_settings["published"]) for task in _TASKS}}
 
 
 __all__ = ["CHECKPOINTS", "Afterwards", "Coefficients", "chosen_steps"]

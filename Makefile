@@ -12,7 +12,7 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 TL4     := .venv-tl4
 
-.PHONY: setup demo demo-llm example docs test test-benchmarks test-tl4 test-slow check benchmarks lock clean
+.PHONY: setup demo demo-llm example docs gallery test test-benchmarks test-tl4 test-slow check benchmarks lock clean
 
 setup: $(STAMP)
 
@@ -42,6 +42,10 @@ example: $(STAMP)
 # The documentation site, into site/; needs no network.
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The pictures of the site and its page of figures: trains what is missing first.
+gallery: $(STAMP)
+	$(BIN)/python docs/_site/gallery.py --train
 
 test: check
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal --ignore tests/benchmarks

@@ -1,7 +1,7 @@
 """Make the pictures of the site, and the page that shows all figures with their verdicts.
 
-    make gallery                                        trains what is missing: about half an hour on two cores
-    python docs/_site/gallery.py --figures figures      only collects the figures that are there
+make gallery                                        trains what is missing: about half an hour on two cores
+python docs/_site/gallery.py --figures figures      only collects the figures that are there
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ def shrink(source: Path, target: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--figures", type=Path, default=Path("figures"))
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--train", action="store_true", help="train and draw what is missing first")

@@ -15,7 +15,6 @@ from mechplateau.errors import UserError
 app = typer.Typer(
     name="mechplateau",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

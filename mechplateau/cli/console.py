@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import pandas as pd
 from rich.console import Console, Group
@@ -19,16 +18,19 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Column, Table
+from rich.table import Table
 
+from mechplateau.cli.tables import print_table, shown_runs
 from mechplateau.config import RunConfig
 from mechplateau.errors import RunError, counted
 from mechplateau.report import run_view
+from mechplateau.report.overview import overview, state_of
 from mechplateau.runs import Run
 from mechplateau.signs import COLLAPSE, NO_PLATEAU, Signs, collapse_columns
 from mechplateau.training.loop import Row
 from mechplateau.training.sweep import SweepResult
-from mechplateau.views.summary import SOLVED_LABEL, Peak, key_numbers, solved_text, verdict
+from mechplateau.views.configs import differing_settings
+from mechplateau.views.summary import SOLVED_LABEL, Peak, comparison_rows, key_numbers, solved_text, verdict
 
 PLAIN_INTERVAL = 30.0
 """Seconds between lines where the output is a file or a pipe."""
@@ -107,7 +109,7 @@ def stand_for(rows: Sequence[Row]) -> dict[str, str]:
 def print_run(run: Run) -> None:
     """The short table of a run."""
     console = Console()
-    console.print(f"[bold]{escape(run.name)}[/bold]  ({_state(run)})", highlight=False)
+    console.print(f"[bold]{escape(run.name)}[/bold]  ({state_of(run)})", highlight=False)
     try:
         view = run_view(run, pictures=False)
     except RunError as error:
@@ -140,35 +142,31 @@ def print_run(run: Run) -> None:
     console.print(f"Run: {escape(str(run.path))}", highlight=False, soft_wrap=True)
 
 
-def print_runs(runs: Sequence[Run], unreadable: Mapping[str, str], runs_dir: Path) -> None:
-    """One line a run, then what could not be opened, with the reasons."""
+def print_comparison(runs: Sequence[Run]) -> None:
+    """The short tables of several runs side by side, and the settings that differ."""
     console = Console()
-    if not runs and not unreadable:
-        console.print(
-            f"No runs in {escape(str(runs_dir))}; `mechplateau train mws` makes one.", highlight=False
-        )
+    views = [run_view(run, pictures=False) for run in runs]
+    names = [run.name for run in runs]
+    rows = [
+        ("State", [state_of(run) for run in runs]),
+        *comparison_rows([key_numbers(view) for view in views]),
+    ]
+    rows += differing_settings([view.config_yaml for view in views])
+    table = pd.DataFrame(
+        [[name, *values] for name, values in rows], columns=["", *map(str, range(len(runs)))]
+    )
+    table.columns = pd.Index(["", *names])
+    print_table(table, console, wraps=names)
+
+
+def print_runs(table: pd.DataFrame, unreadable: Mapping[str, str], nothing: str) -> None:
+    """One line a run, then what could not be opened, with the reasons; `nothing` where there is neither."""
+    console = Console()
+    if table.empty and not unreadable:
+        console.print(escape(nothing), highlight=False, soft_wrap=True)
         return
-    state = Column("state", no_wrap=True)
-    table = Table("run", "task", "seed", state, "steps", "checkpoints", box=None, padding=(0, 2, 0, 0))
-    for run in runs:
-        try:
-            done, status = f"{run.reached}/{run.config.training.steps}", _state(run)
-            lost = f" ({len(run.missing)} missing)" if run.missing else ""
-            kept = f"{len(run.steps)}{lost}"
-        except RunError as problem:
-            unreadable = {**unreadable, run.name: str(problem)}
-            continue
-        task = ", ".join(f"{k}={v}" for k, v in run.task.data().items() if k != "name")
-        table.add_row(
-            escape(run.name),
-            escape(f"{run.task.name} ({task})"),
-            str(run.config.seed),
-            status,
-            done,
-            kept,
-        )
-    if table.row_count:
-        console.print(table, highlight=False)
+    if not table.empty:
+        print_table(shown_runs(table), console, wraps=("what differs",))
     for name, reason in unreadable.items():
         console.print(escape(f"{name}: {reason}"), highlight=False, soft_wrap=True)
 
@@ -194,17 +192,15 @@ def sweep_progress(configs: Sequence[RunConfig]) -> Iterator[Callable[[SweepResu
     console.print(", ".join(f"{number} {name}" for name, number in counts.items()), highlight=False)
 
 
+def print_results(runs: Sequence[Run]) -> None:
+    """What came out of a sweep: a row a run, with the settings that differ."""
+    print_table(shown_runs(overview(runs)), Console(), wraps=("what differs",))
+
+
 def _number(value: float | int | None) -> str:
     if value is None:
         return "undefined"
     return str(value) if isinstance(value, int) else f"{value:.3f}"
-
-
-def _state(run: Run) -> str:
-    """The status in words; unknown where the record of it is lost."""
-    if (stopped := run.stopped_at) is not None:
-        return f"stopped at {stopped} of {run.config.training.steps}"
-    return run.status or ("unknown" if run.steps else "not begun")
 
 
 def _peak(peak: Peak | None) -> str:

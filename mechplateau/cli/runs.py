@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,9 +98,21 @@ def columns(source: Source, set_: Set = None, preset: Preset = None) -> None:
     print(markdown(_config(source, preset, set_, None).columns), end="")
 
 
-def show(run: RunName, runs_dir: RunsDir = Path("runs")) -> None:
-    """Print what came out of a run."""
-    _print_run(find_run(run, runs_dir))
+def show(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="A run's folder, name, or the beginning of its name."),
+    ],
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """Print what came out of a run; several are shown side by side."""
+    from mechplateau.cli.console import print_comparison
+
+    found = [find_run(run, runs_dir) for run in runs]
+    if len(found) == 1:
+        _print_run(found[0])
+    else:
+        print_comparison(found)
 
 
 def report(
@@ -125,12 +138,38 @@ def report(
         print(path)
 
 
-def list_(runs_dir: RunsDir = Path("runs")) -> None:
-    """List the runs there are."""
+def list_(
+    task: Annotated[str | None, typer.Option(help="Only runs of this task.")] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where",
+            metavar="FIELD=VALUE",
+            help="Only runs with this setting, such as training.lr=3e-4; repeatable.",
+        ),
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option("--sort", metavar="COLUMN", help="Order by a column; -COLUMN: the largest first."),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
+    runs_dir: RunsDir = Path("runs"),
+) -> None:
+    """List the runs there are: what differs between them, and what came out."""
     from mechplateau.cli.console import print_runs
+    from mechplateau.report.overview import chosen_runs, overview, sorted_by
     from mechplateau.runs import list_runs, unreadable_runs
 
-    print_runs(list_runs(runs_dir), unreadable_runs(runs_dir), runs_dir)
+    runs, damaged = list_runs(runs_dir), unreadable_runs(runs_dir)
+    if task is not None or where:
+        runs, damaged = chosen_runs(runs, task=task, where=where or []), {}
+    table = overview(runs, unreadable=lambda run, why: damaged.update({run.name: why}))
+    table = sorted_by(table, sort)
+    if csv:
+        print(table.to_csv(index=False), end="")
+        return
+    found = "No such run" if task is not None or where else "No runs"
+    print_runs(table, damaged, f"{found} in {runs_dir}; `mechplateau train mws` makes one.")
 
 
 def sweep(
@@ -179,8 +218,31 @@ def sweep(
             tracker=tracker or [],
             on_result=on_result,
         )
+    _print_sweep([result.path for result in results if result.outcome != "failed"], runs_dir)
     if any(result.outcome == "failed" for result in results):
         raise typer.Exit(1)
+
+
+MOST_COMPARED = 16
+"""Runs on one page of comparison: more are no longer told apart."""
+
+
+def _print_sweep(paths: Sequence[Path], runs_dir: Path) -> None:
+    """The table of a sweep's runs, and a page that compares them."""
+    from hashlib import sha256
+
+    from mechplateau.cli.console import print_results
+    from mechplateau.report import save_report
+    from mechplateau.runs import load_run
+
+    if not paths:
+        return
+    runs = [load_run(path) for path in paths]
+    print_results(runs)
+    if not 2 <= len(runs) <= MOST_COMPARED:
+        return
+    name = sha256(" ".join(sorted(run.name for run in runs)).encode()).hexdigest()[:8]
+    print(f"Comparison: {save_report(runs, runs_dir / f'comparison-{name}.html')}")
 
 
 def demo(runs_dir: RunsDir = Path("runs"), device: Device = "cpu", threads: Threads = None) -> None:

@@ -123,6 +123,12 @@ class Run:
         return 0 if self.metrics.empty else int(self.metrics["step"].iloc[-1])
 
     @property
+    def written_at(self) -> float:
+        """When the run last wrote its table, its state or its configuration: seconds since the epoch."""
+        files = (self._layout.metrics, self._layout.metrics_part, self._layout.state, self._layout.config)
+        return max(path.stat().st_mtime for path in files if is_file(path))
+
+    @property
     def stopped_at(self) -> int | None:
         """The step at which `training.stop_at` ended a finished run before its own end; None: it did not."""
         resumable = self._layout.resume_steps()

@@ -1,14 +1,13 @@
-"""The numbers at the top of a report, as text: cards for one run, rows for several."""
+"""The numbers at the top of a report, as text: cards."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mechplateau.views.columns import lone_points, panels, series
-from mechplateau.views.summary import SOLVED_LABEL, KeyNumbers, Peak, key_numbers, solved_text
+from mechplateau.views.summary import KeyNumbers, key_numbers, number, peak_texts, solved_text
 
 if TYPE_CHECKING:
     from mechplateau.views.data import RunView
@@ -32,8 +31,8 @@ def summary_cards(view: RunView) -> list[dict[str, Any]]:
     route = "start → drop → end" if numbers.drop is not None else "start → end"
     cards = [
         ("loss", "Drop", number(numbers.drop), "step", onset),
-        ("cos", "Peak COS", *_peak_texts(numbers.peak_cos), f"representation collapse{which_cos}"),
-        ("repetition", "Peak ρ", *_peak_texts(numbers.peak_repetition), "repeated outputs"),
+        ("cos", "Peak COS", *peak_texts(numbers.peak_cos), f"representation collapse{which_cos}"),
+        ("repetition", "Peak ρ", *peak_texts(numbers.peak_repetition), "repeated outputs"),
         ("apm", "APM", " → ".join(map(number, shown)), "", f"attention progress, {route}{which_apm}"),
         (
             "accuracy",
@@ -57,44 +56,12 @@ def summary_cards(view: RunView) -> list[dict[str, Any]]:
     ]
 
 
-def comparison_rows(numbers: Sequence[KeyNumbers]) -> list[tuple[str, list[str]]]:
-    """The key numbers of several runs side by side: a row a number, a text a run."""
-    return [
-        ("Drop (step)", [number(n.drop) for n in numbers]),
-        ("Plateau from (step)", [number(n.onset) for n in numbers]),
-        (SOLVED_LABEL, [solved_text(n) for n in numbers]),
-        ("Plateau level (nats)", [number(n.plateau_level) for n in numbers]),
-        ("Peak COS", [_peak_text(n.peak_cos) for n in numbers]),
-        ("Peak ρ", [_peak_text(n.peak_repetition) for n in numbers]),
-        ("APM at start", [number(n.apm_start) for n in numbers]),
-        ("APM at the drop", [number(n.apm_drop) for n in numbers]),
-        ("APM at end", [number(n.apm_end) for n in numbers]),
-        ("Final accuracy", [number(n.final_accuracy) for n in numbers]),
-        ("Final loss (nats)", [number(n.final_loss) for n in numbers]),
-    ]
-
-
-def number(value: float | None) -> str:
-    """A step as it is, a measure at three decimals, a dash where undefined."""
-    if value is None:
-        return "–"
-    return str(value) if isinstance(value, int) else f"{value:.3f}"
-
-
 def _plateau_text(numbers: KeyNumbers) -> str:
     if numbers.onset is None:
         return "no plateau found"
     if numbers.drop is None:
         return f"on a plateau since step {numbers.onset}, no drop yet"
     return f"plateau from step {numbers.onset} to {numbers.drop}"
-
-
-def _peak_texts(peak: Peak | None) -> tuple[str, str]:
-    return ("–", "") if peak is None else (number(peak.value), f"at step {peak.step}")
-
-
-def _peak_text(peak: Peak | None) -> str:
-    return " ".join(part for part in _peak_texts(peak) if part)
 
 
 def _spark(view: RunView, key: str) -> dict[str, Any] | None:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from mechplateau.files import file_path
-from mechplateau.views._cards import comparison_rows, summary_cards
+from mechplateau.views._cards import summary_cards
 from mechplateau.views._files import write_file
 from mechplateau.views._payload import comparison_payload, report_payload, row_stride, shown_checkpoints
 from mechplateau.views._templates import own_script, own_style, render
 from mechplateau.views.data import RunView, SectionView, ViewError, first_pattern
-from mechplateau.views.summary import SOLVED_LABEL, key_numbers, solved_text, verdict
+from mechplateau.views.summary import SOLVED_LABEL, comparison_rows, key_numbers, solved_text, verdict
 from mechplateau.views.text import json_for_script, script_for_page, visible_token
 
 _SCRIPTS = {

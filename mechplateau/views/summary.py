@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -93,6 +94,39 @@ def solved_text(numbers: KeyNumbers) -> str:
     if numbers.judged_until is None:
         return "undefined"
     return f"no, up to step {numbers.judged_until}"
+
+
+def comparison_rows(numbers: Sequence[KeyNumbers]) -> list[tuple[str, list[str]]]:
+    """The key numbers of several runs side by side: a row a number, a text a run."""
+    return [
+        ("Drop (step)", [number(n.drop) for n in numbers]),
+        ("Plateau from (step)", [number(n.onset) for n in numbers]),
+        (SOLVED_LABEL, [solved_text(n) for n in numbers]),
+        ("Plateau level (nats)", [number(n.plateau_level) for n in numbers]),
+        ("Peak COS", [_peak_text(n.peak_cos) for n in numbers]),
+        ("Peak ρ", [_peak_text(n.peak_repetition) for n in numbers]),
+        ("APM at start", [number(n.apm_start) for n in numbers]),
+        ("APM at the drop", [number(n.apm_drop) for n in numbers]),
+        ("APM at end", [number(n.apm_end) for n in numbers]),
+        ("Final accuracy", [number(n.final_accuracy) for n in numbers]),
+        ("Final loss (nats)", [number(n.final_loss) for n in numbers]),
+    ]
+
+
+def number(value: float | None) -> str:
+    """A step as it is, a measure at three decimals, a dash where undefined."""
+    if value is None:
+        return "–"
+    return str(value) if isinstance(value, int) else f"{value:.3f}"
+
+
+def peak_texts(peak: Peak | None) -> tuple[str, str]:
+    """The value, and at which step."""
+    return ("–", "") if peak is None else (number(peak.value), f"at step {peak.step}")
+
+
+def _peak_text(peak: Peak | None) -> str:
+    return " ".join(part for part in peak_texts(peak) if part)
 
 
 def verdict(view: RunView) -> str:

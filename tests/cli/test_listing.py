@@ -76,7 +76,7 @@ def test_rows_are_sorted_by_a_column_and_undefined_comes_last():
     assert list(sorted_by(table, "drop")["run"]) == ["c", "a", "b"]
     assert list(sorted_by(table, "-drop")["run"]) == ["a", "c", "b"]
     with pytest.raises(
-        UserError, match="--sort: expected one of run, task, what differs, .*, age, with a minus"
+        UserError, match=r"--sort: expected one of run, task, what differs, .*, age, with a minus"
     ):
         sorted_by(table, "loss")
 

@@ -15,6 +15,11 @@
 | what does each head attend to? | `attention_scores`, `attention_sets`, `repeated_tokens` | one forward, no map |
 | which tokens attend to which, and what does it do? | `qk_circuit`, `ov_circuit` | milliseconds |
 | does learned attention remove the plateau? | `transferred`, `plateau_left`; `studies.transfer` | training runs |
+| is attention fixed by position, and how does it weigh a window? | `fixed_map`, `window_weights` | a forward a head |
+| what does attention add on average; what cancels? | `mean_contributions`, `token_contributions` | one forward |
+| has an MLP neuron one frequency over a sum modulo p? | `neuron_tuning`, `phase_lock` | one forward |
+| … and is it needed, and enough? | `ablate_frequencies` | some forwards |
+| does a tool find what is there? | `model_by_hand`: a solution with known parts | milliseconds |
 | … and over training? | `over_run(run, tool, …)` | the tool's, times the checkpoints |
 | anything else: edit activations, and hear when that did nothing | `run_edited`, `score` | one forward |
 
@@ -32,19 +37,30 @@ if TYPE_CHECKING:
     from mechplateau.circuits.ablation import ablate_attention, ablate_heads, target_entries
     from mechplateau.circuits.attending import attention_scores
     from mechplateau.circuits.attribution import Attribution, attribute_logits
+    from mechplateau.circuits.by_hand import model_by_hand
     from mechplateau.circuits.composition import composition_scores
+    from mechplateau.circuits.contributions import (
+        mean_contributions,
+        place_symmetry,
+        token_contributions,
+        token_entries,
+    )
     from mechplateau.circuits.edges import edge_effects
     from mechplateau.circuits.editing import run_edited
+    from mechplateau.circuits.frequency_ablation import ablate_frequencies
     from mechplateau.circuits.over_training import over_run
     from mechplateau.circuits.parameter_patching import components, patch_parameters
     from mechplateau.circuits.patch_results import PatchResult
     from mechplateau.circuits.patching import Patch, activations, run_patched
+    from mechplateau.circuits.positional_map import evenness, fixed_map, same_sign, window_weights
     from mechplateau.circuits.positions import ablate_positions
     from mechplateau.circuits.probing import probe
     from mechplateau.circuits.scoring import Scores, score
+    from mechplateau.circuits.sum_terms import Summands, summands
     from mechplateau.circuits.sweep import patch_sweep
     from mechplateau.circuits.token_sets import attention_sets, repeated_tokens
     from mechplateau.circuits.transfer import PlateauLeft, plateau_left, transferred
+    from mechplateau.circuits.tuning import logits_of_the_sum, neuron_tuning, phase_lock, token_spectrum
     from mechplateau.circuits.vocabulary import ov_circuit, qk_circuit
 
 _HOMES = {
@@ -53,7 +69,9 @@ _HOMES = {
     "PatchResult": "patch_results",
     "PlateauLeft": "transfer",
     "Scores": "scoring",
+    "Summands": "sum_terms",
     "ablate_attention": "ablation",
+    "ablate_frequencies": "frequency_ablation",
     "ablate_heads": "ablation",
     "ablate_positions": "positions",
     "activations": "patching",
@@ -63,19 +81,33 @@ _HOMES = {
     "components": "parameter_patching",
     "composition_scores": "composition",
     "edge_effects": "edges",
+    "evenness": "positional_map",
+    "fixed_map": "positional_map",
+    "logits_of_the_sum": "tuning",
+    "mean_contributions": "contributions",
+    "model_by_hand": "by_hand",
+    "neuron_tuning": "tuning",
     "ov_circuit": "vocabulary",
     "over_run": "over_training",
     "patch_parameters": "parameter_patching",
     "patch_sweep": "sweep",
+    "phase_lock": "tuning",
+    "place_symmetry": "contributions",
     "plateau_left": "transfer",
     "probe": "probing",
     "qk_circuit": "vocabulary",
     "repeated_tokens": "token_sets",
     "run_edited": "editing",
     "run_patched": "patching",
+    "same_sign": "positional_map",
     "score": "scoring",
+    "summands": "sum_terms",
     "target_entries": "ablation",
+    "token_contributions": "contributions",
+    "token_entries": "contributions",
+    "token_spectrum": "tuning",
     "transferred": "transfer",
+    "window_weights": "positional_map",
 }
 
 __all__ = [
@@ -84,7 +116,9 @@ __all__ = [
     "PatchResult",
     "PlateauLeft",
     "Scores",
+    "Summands",
     "ablate_attention",
+    "ablate_frequencies",
     "ablate_heads",
     "ablate_positions",
     "activations",
@@ -94,19 +128,33 @@ __all__ = [
     "components",
     "composition_scores",
     "edge_effects",
+    "evenness",
+    "fixed_map",
+    "logits_of_the_sum",
+    "mean_contributions",
+    "model_by_hand",
+    "neuron_tuning",
     "ov_circuit",
     "over_run",
     "patch_parameters",
     "patch_sweep",
+    "phase_lock",
+    "place_symmetry",
     "plateau_left",
     "probe",
     "qk_circuit",
     "repeated_tokens",
     "run_edited",
     "run_patched",
+    "same_sign",
     "score",
+    "summands",
     "target_entries",
+    "token_contributions",
+    "token_entries",
+    "token_spectrum",
     "transferred",
+    "window_weights",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

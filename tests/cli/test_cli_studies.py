@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,16 +10,6 @@ import pytest
 from mechplateau.cli.studies import markdown_table
 from mechplateau.studies import study_named
 from mechplateau.studies.claims import Claim, check
-
-
-def run(*arguments, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "mechplateau", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=300,
-    )
 
 
 @pytest.mark.parametrize(
@@ -40,24 +29,21 @@ def run(*arguments, cwd=None):
         (["claims", "--runs-dir", "nowhere"], "--runs-dir nowhere: no such folder"),
     ],
 )
-def test_a_mistake_is_one_line(arguments, message, tmp_path):
-    result = run(*arguments, cwd=tmp_path)
-    assert result.returncode == 2
-    assert result.stdout == ""
-    (line,) = result.stderr.strip().splitlines()
+def test_a_mistake_is_one_line(run_cli, arguments, message, tmp_path):
+    code, out, err = run_cli(*arguments)
+    assert (code, out) == (2, "")
+    (line,) = err.strip().splitlines()
     assert line.startswith(f"mechplateau: {message}")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("option", ["--runs-dir", "--out"])
-def test_a_folder_that_cannot_be_is_said_before_anything_is_trained(option, tmp_path):
+def test_a_folder_that_cannot_be_is_said_before_anything_is_trained(run_cli, option, tmp_path):
     (tmp_path / "file").touch()
-    result = run("reproduce", "--scale", "small", option, "file/there", cwd=tmp_path)
-    assert result.returncode == 2
-    assert result.stderr.startswith(
-        f"mechplateau: {option} file/there: expected a folder to write in (Not a dir"
-    )
-    assert len(result.stderr.splitlines()) == 1
+    code, _, err = run_cli("reproduce", "--scale", "small", option, "file/there")
+    assert code == 2
+    assert err.startswith(f"mechplateau: {option} file/there: expected a folder to write in (Not a dir")
+    assert len(err.splitlines()) == 1
     assert not list(tmp_path.glob("runs/*"))
 
 
@@ -167,31 +153,30 @@ def test_a_median_says_of_how_many_seeds():
     assert "| 3 (1 of 3) | holds |" in markdown_table([part], "paper")
 
 
-def test_the_figures_are_listed_with_their_cost(tmp_path):
-    result = run("figures", cwd=tmp_path)
-    assert result.returncode == 0
-    lines = result.stdout.splitlines()
+def test_the_figures_are_listed_with_their_cost(run_cli):
+    code, out, _ = run_cli("figures")
+    assert code == 0
+    lines = out.splitlines()
     (five,) = [line for line in lines if line.startswith("5 ")]
     assert "2,800" in five
     assert "0 of 7" in five  # two baselines: one run starts from the next seed's
     assert any(line.startswith("8: language models; mechplateau llm pythia-14m") for line in lines)
 
 
-def test_the_claims_on_record_are_checked(tmp_path):
-    table = run("claims", "--markdown", cwd=tmp_path)
-    assert table.returncode == 0
-    assert table.stdout.startswith("| figure | claim | paper | expected | measured (seeds) | verdict |")
-    assert "| holds |" in table.stdout
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    mine = run("claims", "--runs-dir", "empty", "--markdown", cwd=tmp_path)
-    assert mine.returncode == 0
-    assert "| holds |" not in mine.stdout
-    assert "Not yet run: figures 2 (mws); 3 (mws-c10, mws-c2.5)" in mine.stdout
-
-
-def test_the_readmes_table_is_what_the_command_prints(tmp_path):
+def test_the_claims_on_record_are_the_readmes_table(run_cli):
+    code, table, _ = run_cli("claims", "--markdown")
+    assert code == 0
+    assert table.startswith("| figure | claim | paper | expected | measured (seeds) | verdict |")
+    assert "| holds |" in table
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     _, _, rest = readme.partition("<!-- claims -->\n")
     shown, _, _ = rest.partition("<!-- /claims -->")
-    assert shown == run("claims", "--markdown", cwd=tmp_path).stdout
+    assert shown == table
+
+
+def test_no_claim_holds_where_nothing_has_run(run_cli, tmp_path):
+    (tmp_path / "empty").mkdir()
+    code, out, _ = run_cli("claims", "--runs-dir", "empty", "--markdown")
+    assert code == 0
+    assert "| holds |" not in out
+    assert "Not yet run: figures 2 (mws); 3 (mws-c10, mws-c2.5)" in out

@@ -27,7 +27,7 @@ from mechplateau.training import train
 
 torch.set_num_threads(1)  # a pool of threads does not survive a fork
 
-STEPS, EVERY = 200, 20
+STEPS, EVERY = 60, 10
 CONFIG = RunConfig.for_task(
     "mws",
     task={"n": 3, "k": 2, "p": 5, "max_num": 4},
@@ -48,7 +48,7 @@ class Announce:
     def on_step(self, step, row):
         os.write(self.pipe, f"{step}\n".encode())
         if step == STEPS:
-            state = next(self.keep.parent.glob("runs/*/resume/step_000200.safetensors"))
+            state = next(self.keep.parent.glob(f"runs/*/resume/step_{STEPS:06d}.safetensors"))
             shutil.copy(state, self.keep)
 
 
@@ -161,8 +161,8 @@ def main() -> None:
             assert newest >= step - EVERY, f"killed after step {step}, newest state is of step {newest}"
         else:
             where = ("sync", "replace", "half")[number % 3]
-            # Atomic writes: two JSON files first, then three files a checkpoint.
-            nth = chance.randrange(2, 20)
+            # Atomic writes: two JSON files first, then three files a checkpoint, two of them tensors.
+            nth = chance.randrange(2, 12 if where == "half" else 20)
             kill_when(folder, "saving", 0.0, (nth, where))
             kind = f"in save {nth}, at {where}"
             check_survivors(folder)

@@ -103,11 +103,14 @@ class Objective(ABC):
         return None
 
     def loss(self, outputs: Tensor, batch: Batch) -> Float[Tensor, ""]:
-        """Σ weight · loss / Σ weight, differentiable; not a number where no entry counts."""
+        """Σ weight · loss / Σ weight, differentiable; not a number where no entry counts, with a gradient of 0."""
         losses, weights = self.losses(outputs, batch), self.weights(batch)
         if weights is None:
             return losses.mean()
-        return (losses * weights).sum() / weights.sum()
+        total = weights.sum()
+        # Divided by 1 where there is nothing: 0 / 0 would make every gradient, and so every weight, not a number.
+        mean = (losses * weights).sum() / torch.where(total > 0, total, 1)
+        return torch.where(total > 0, mean, torch.nan)
 
 
 @dataclass(frozen=True)

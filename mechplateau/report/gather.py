@@ -58,6 +58,7 @@ def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
         checkpoints=checkpoints,
         targets=_targets(run) if pictures else (),
         output_rows=run.task.output_rows if isinstance(run.task, SequenceTask) else (),
+        groups=run.task.position_groups,
         claims=_claims(run),
         environment=_environment(run),
         columns=tuple(views.ColumnView(c.name, c.unit, c.definition) for c in run.columns),
@@ -97,6 +98,7 @@ def _plateau_view(plateau: Plateau, run: Run) -> views.PlateauView:
         during=phases.during if phases else None,
         after=phases.after if phases else None,
         end=plateau.end,
+        column=plateau.column,
     )
 
 

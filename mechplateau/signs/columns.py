@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 COLLAPSE = "cos_final"
 """COS of the final hidden states; its groups of outputs have columns that begin so."""
+_MASKED_COLLAPSE = re.compile(r"cos_mask_L(\d+)")
+"""COS of a matrix's masked cells after a layer."""
+_OF_A_HEAD = re.compile(r".*_L\d+H\d+")
 LOSS = "loss"
 
 
@@ -22,8 +26,12 @@ def loss_column(task: object) -> str:
 
 
 def collapse_columns(table: pd.DataFrame) -> list[str]:
-    """All columns of COS of the final hidden states, one a group of outputs."""
-    return [name for name in map(str, table.columns) if name.startswith(COLLAPSE)]
+    """All columns of COS of the final hidden states, one a group of outputs; of matrices with masked cells, that of
+    these cells after the last layer."""
+    names = [str(name) for name in table.columns]
+    final = [name for name in names if name.startswith(COLLAPSE)]
+    layers = {int(found[1]): name for name in names if (found := _MASKED_COLLAPSE.fullmatch(name))}
+    return final if final or not layers else [layers[max(layers)]]
 
 
 def collapse_column(table: pd.DataFrame, rows: Rows) -> str:
@@ -34,9 +42,10 @@ def collapse_column(table: pd.DataFrame, rows: Rows) -> str:
 
 
 def progress_columns(table: pd.DataFrame) -> list[str]:
-    """All columns of the attention progress measure, one a target and layer."""
-    names = map(str, table.columns)
-    return [name for name in names if name.startswith("apm_") and name != "apm_zero_count"]
+    """All columns of the attention progress measure, one a target and layer; those of single heads are not among
+    them."""
+    names = [name for name in map(str, table.columns) if name.startswith("apm_")]
+    return [name for name in names if name != "apm_zero_count" and not _OF_A_HEAD.fullmatch(name)]
 
 
 def progress_column(table: pd.DataFrame) -> str | None:

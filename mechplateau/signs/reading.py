@@ -33,7 +33,10 @@ def plateau(metrics: pd.DataFrame, column: str | None = None, *, running: bool =
     if name not in metrics.columns:
         raise ValueError(f"plateau: expected a column {name!r}, got {', '.join(map(str, metrics.columns))}")
     steps = table.steps_of(metrics)
-    return replace(find_plateau(steps, table.column(metrics, name), running=running), column=name)
+    found = find_plateau(steps, table.column(metrics, name), running=running)
+    if name != columns.LOSS and found.reason.startswith("The loss "):
+        found = replace(found, reason=name + found.reason.removeprefix("The loss"))
+    return replace(found, column=name)
 
 
 def falls_to(metrics: pd.DataFrame, level: float, column: str | None = None) -> Sign:

@@ -64,6 +64,11 @@ class TaskBase(Config):
         """The loss of the best answer that ignores the input, in the objective's unit; None where it is not known."""
         return None
 
+    @property
+    def position_groups(self) -> tuple[int, ...]:
+        """Positions at which another group begins, where groups mean something: maps are parted there."""
+        return ()
+
     def batch(
         self,
         n: int,

@@ -217,6 +217,11 @@ class MatrixCompletion(LowRankMatrices, TaskBase):
         return self.grid.n_values + 1
 
     @property
+    def position_groups(self) -> tuple[int, ...]:
+        """Where a row of the matrix begins, but for the first; none with a mixture of sizes."""
+        return () if self.mixture else tuple(range(self.n, self.n_cells, self.n))
+
+    @property
     def token_values(self) -> Float[Tensor, " vocab"]:
         """What each token stands for; 0 at MASK's place."""
         return self.grid.values()

@@ -29,8 +29,8 @@ def summary_cards(view: RunView) -> list[dict[str, Any]]:
     # Without a drop there is no middle value to show.
     shown = [value for i, value in enumerate(apm) if i != 1 or numbers.drop is not None]
     route = "start → drop → end" if numbers.drop is not None else "start → end"
-    cards = [
-        ("loss", "Drop", number(numbers.drop), "step", onset),
+    drop = ("loss", "Drop", number(numbers.drop), "step", onset)
+    measured = [
         ("cos", "Peak COS", *peak_texts(numbers.peak_cos), f"representation collapse{which_cos}"),
         ("repetition", "Peak ρ", *peak_texts(numbers.peak_repetition), "repeated outputs"),
         ("apm", "APM", " → ".join(map(number, shown)), "", f"attention progress, {route}{which_apm}"),
@@ -42,6 +42,12 @@ def summary_cards(view: RunView) -> list[dict[str, Any]]:
             f"final loss {number(numbers.final_loss)}; solved: {solved_text(numbers)}",
         ),
     ]
+    # What this run's table has no column of is not asked of it.
+    names = [str(name) for name in view.metrics.columns]
+    asked = {"cos": "cos_", "repetition": "repetition", "apm": "apm_", "accuracy": "accuracy"}
+    cards = [drop, *(card for card in measured if any(name.startswith(asked[card[0]]) for name in names))]
+    if "accuracy" not in names:
+        cards.append(("loss", "Final loss", number(numbers.final_loss), numbers.loss_unit, "trained on"))
     return [
         {
             "key": key,

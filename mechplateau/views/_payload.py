@@ -107,6 +107,7 @@ def report_payload(view: RunView) -> dict[str, Any]:
         "patternPresent": [bool(checkpoint.pattern) for checkpoint in checkpoints],
         "cosine": _cosine(checkpoints),
         "outputStart": min(view.output_rows, default=None),
+        "groups": list(view.groups),
         "targets": [
             {"name": target.name, "layer": target.layer, "segments": outline(target.mask)}
             for target in view.targets

@@ -94,15 +94,20 @@ def lone_points(values: np.ndarray) -> np.ndarray:
     return known[1:-1] & ~known[:-2] & ~known[2:]
 
 
+def loss_unit(columns: Sequence[ColumnView]) -> str:
+    """The unit of the loss; nats where it is not said."""
+    return next((column.unit for column in columns if column.name == "loss"), "nats")
+
+
 def panels(
     metrics: pd.DataFrame, plateau: PlateauView | None = None, columns: Sequence[ColumnView] = ()
 ) -> tuple[Panel, ...]:
     """The panels that these metrics can fill, in the order they are shown; main lines are those that stand for the run
     with this plateau (`mechplateau.signs`). Columns that none of them shows follow, those of one unit together."""
-    unit_of_loss = next((column.unit for column in columns if column.name == "loss"), "nats")
-    loss = "cross-entropy (nats)" if unit_of_loss == "nats" else f"loss ({unit_of_loss})"
+    unit = loss_unit(columns)
+    loss = "cross-entropy (nats)" if unit == "nats" else f"loss ({unit})"
     candidates = [
-        Panel("loss", "Loss", loss, (Line("loss", "training loss"),)),
+        Panel("loss", "Loss", loss, _losses(plateau, columns)),
         Panel(
             "accuracy",
             "Accuracy",
@@ -125,7 +130,7 @@ def panels(
             "Attention progress (APM)",
             "share on Ω",
             tuple(
-                Line(c, c.removeprefix("apm_"), "main" if i == 0 else "other")
+                Line(c, progress_label(c), "main" if i == 0 else "other")
                 for i, c in enumerate(apm_columns(metrics))
             ),
             unit=True,
@@ -190,13 +195,30 @@ def panels(
     return (*shown, *_by_unit(others))
 
 
+def _losses(plateau: PlateauView | None, columns: Sequence[ColumnView]) -> tuple[Line, ...]:
+    """The loss whose plateau was looked for first, if that is not the one that is trained on."""
+    of_plateau = "loss" if plateau is None else plateau.column
+    if of_plateau == "loss":
+        return (Line("loss", "training loss"),)
+    meaning = next((column.definition for column in columns if column.name == of_plateau), of_plateau)
+    return (Line(of_plateau, meaning), Line("loss", "training loss", "other"))
+
+
+_PLACED = re.compile(r"(.+)_(L\d+(?:H\d+)?)")
+"""A column of a layer, or of a head."""
+
+
 def _by_unit(columns: Sequence[ColumnView]) -> Iterator[Panel]:
-    """Columns of one unit in one panel; numbered ones (`…_0`, `…_1`, …) as thin lines in one of their own."""
+    """Columns of one unit in one panel; the same of several layers or heads in one of their own; numbered ones (`…_0`,
+    `…_1`, …) as thin lines in one of their own."""
     numbered: dict[tuple[str, str], list[ColumnView]] = {}
+    placed: dict[tuple[str, str], list[ColumnView]] = {}
     together: dict[str, list[ColumnView]] = {}
     for column in columns:
         if match := re.fullmatch(r"(.+)_\d+", column.name):
             numbered.setdefault((column.unit, match[1]), []).append(column)
+        elif match := _PLACED.fullmatch(column.name):
+            placed.setdefault((column.unit, match[1]), []).append(column)
         else:
             together.setdefault(column.unit, []).append(column)
     for unit, own in together.items():
@@ -205,6 +227,13 @@ def _by_unit(columns: Sequence[ColumnView]) -> Iterator[Panel]:
             Line(c.name, f"{c.name}: {c.definition}", "other" if i else "main") for i, c in enumerate(own)
         )
         yield Panel(f"other {unit}", title, unit, lines)
+    for (unit, family), own in placed.items():
+        title = re.sub(r"(,| after| at| of)? layer \d+.*$", "", own[0].definition)
+        lines = tuple(
+            Line(c.name, c.name.removeprefix(f"{family}_"), "other" if i else "main")
+            for i, c in enumerate(own)
+        )
+        yield Panel(f"other {family}", title, unit, lines)
     for (unit, family), own in numbered.items():
         yield Panel(f"other {family}", family, unit, (), tuple(column.name for column in own))
 
@@ -249,9 +278,21 @@ def apm_columns(metrics: pd.DataFrame) -> tuple[str, ...]:
 
 
 def location_label(column: str) -> str:
-    """`cos_L0_resid_post` → `layer 0 resid_post`; `cos_final` → `final`."""
+    """`cos_L0_resid_post` → `layer 0 resid_post`; `cos_final` → `final`; `cos_mask_L1` → `masked cells, layer 1`."""
+    if found := re.fullmatch(r"cos_(mask|obs|same)_L(\d+)", column):
+        return f"{_CELLS[found[1]]}, layer {found[2]}"
     location = re.sub(r"^(cos|norm|stable_rank)_", "", column)
     return re.sub(r"^L(\d+)_", r"layer \1 ", location)
+
+
+_CELLS = {"mask": "masked cells", "obs": "observed cells", "same": "observed, one token"}
+
+
+def progress_label(column: str) -> str:
+    """`apm_window` → `window`; `apm_mask_L0` → `from masked cells, layer 0`."""
+    if found := re.fullmatch(r"apm_(mask|obs)_L(\d+)", column):
+        return f"from {_CELLS[found[1]]}, layer {found[2]}"
+    return column.removeprefix("apm_")
 
 
 def _matching(metrics: pd.DataFrame, pattern: str) -> list[str]:

@@ -44,6 +44,7 @@ class PlateauView:
         during: checkpoint step of the phase "during".
         after: checkpoint step of the phase "after".
         end: last step before the loss leaves its level; where it is not given, the drop stands for it.
+        column: the loss that it is the plateau of.
     """
 
     found: bool
@@ -57,6 +58,7 @@ class PlateauView:
     during: int | None = None
     after: int | None = None
     end: int | None = None
+    column: str = "loss"
 
     def __post_init__(self) -> None:
         if self.end is None:
@@ -226,6 +228,7 @@ class RunView:
         notices: what is missing or damaged, or that the run was stopped, a sentence each; shown at the top.
         sections: what else is shown, between the curves and the claims.
         columns: what the columns of `metrics` are; one that no panel of the paper shows is drawn by its unit.
+        groups: positions before which a line parts the maps both ways: where the rows of a matrix begin.
 
     Raises:
         ViewError: arrays do not fit each other.
@@ -243,6 +246,7 @@ class RunView:
     notices: tuple[str, ...] = ()
     sections: tuple[SectionView, ...] = ()
     columns: tuple[ColumnView, ...] = ()
+    groups: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if "step" not in self.metrics.columns:

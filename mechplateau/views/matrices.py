@@ -12,10 +12,10 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import Normal, Stroke
 
 from mechplateau.views.figure import PaperFigure, style
-
-_OUTLINE = "#c2410c"
+from mechplateau.views.maps import symmetric_limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ def draw_matrices(matrices: Sequence[MatrixView]) -> PaperFigure:
     """
     names = ["truth", *matrices[0].predicted]
     shown = [[view.truth, *view.predicted.values()] for view in matrices]
-    limit = max(float(np.nanmax(np.abs(values))) for line in shown for values in line) or 1.0
+    limit = symmetric_limit([values for line in shown for values in line])
     with matplotlib.rc_context(style()):
         sheet = PaperFigure(1.55 * len(names) + 0.5, 1.6 * len(matrices) + 0.3)
         axes = sheet.subplots(len(matrices), len(names), squeeze=False)
@@ -75,8 +75,7 @@ def draw_cell_attention(patterns: Mapping[str, Sequence[np.ndarray]], shape: tup
                 for row in range(1, shape[0]):
                     ax.axhline(row * shape[1] - 0.5, color="white", linewidth=0.4)
                     ax.axvline(row * shape[1] - 0.5, color="white", linewidth=0.4)
-                ax.set_xticks([])
-                ax.set_yticks([])
+                _bare(ax)
             line[0].set_ylabel(name, fontsize=7)
         for ax, (layer, head) in zip(axes[0], heads, strict=True):
             ax.set_title(f"L{layer}H{head}", fontsize=7)
@@ -104,18 +103,27 @@ def draw_heads(
                     ax.axhline(query - 0.5, color="white", linewidth=0.4)
                 for key in across:
                     ax.axvline(key - 0.5, color="white", linewidth=0.4)
-                ax.set_xticks([])
-                ax.set_yticks([])
+                _bare(ax)
                 sheet.colorbar(image, ax=ax, shrink=0.7)
     return sheet
 
 
 def _outline(ax: Axes, masked: np.ndarray) -> None:
+    _bare(ax)
+    # Black with a white rim is seen on every color of the scale.
+    rim = [Stroke(linewidth=2.4, foreground="white"), Normal()]
+    for row, column in zip(*np.nonzero(masked), strict=True):
+        box = Rectangle((column - 0.45, row - 0.45), 0.9, 0.9, fill=False, edgecolor="black", linewidth=1.2)
+        box.set_path_effects(rim)
+        ax.add_patch(box)
+
+
+def _bare(ax: Axes) -> None:
+    """A map without ticks and axis lines."""
     ax.set_xticks([])
     ax.set_yticks([])
-    for row, column in zip(*np.nonzero(masked), strict=True):
-        box = Rectangle((column - 0.45, row - 0.45), 0.9, 0.9, fill=False, edgecolor=_OUTLINE, linewidth=1.2)
-        ax.add_patch(box)
+    for spine in ax.spines.values():
+        spine.set_visible(False)
 
 
 __all__ = ["MatrixView", "draw_cell_attention", "draw_heads", "draw_matrices"]

@@ -98,7 +98,6 @@ def _section(section: SectionView) -> dict[str, Any]:
 def _comparison_context(views: Sequence[RunView]) -> dict[str, Any]:
     from mechplateau.views.configs import differing_settings
 
-    numbers = [key_numbers(view) for view in views]
     expected = {claim.name: claim.expected for view in reversed(views) for claim in reversed(view.claims)}
     names = list(dict.fromkeys(claim.name for view in views for claim in view.claims))
     claims = [{claim.name: claim for claim in view.claims} for view in views]
@@ -108,7 +107,7 @@ def _comparison_context(views: Sequence[RunView]) -> dict[str, Any]:
             {"title": visible_token(view.title), "verdict": " ".join([verdict(view), *view.notices])}
             for view in views
         ],
-        "rows": comparison_rows(numbers),
+        "rows": comparison_rows([key_numbers(view) for view in views]),
         "settings": differing_settings([view.config_yaml for view in views]),
         "claims": [(name, expected[name], [of_run.get(name) for of_run in claims]) for name in names],
         "stride": max(row_stride(view) for view in views),

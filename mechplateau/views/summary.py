@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mechplateau.signs import SOLVED, Sign, collapse_columns
-from mechplateau.views.columns import location_label, signs_of
+from mechplateau.views.columns import location_label, loss_unit, progress_label, signs_of
 
 if TYPE_CHECKING:
     from mechplateau.views.data import RunView
@@ -28,14 +28,15 @@ class KeyNumbers:
     Attributes:
         onset: first step of the plateau, also of one whose drop has not come yet.
         drop: step of the drop.
-        plateau_level: loss on the plateau (nats).
+        plateau_level: loss on the plateau, in its unit.
         peak_cos: peak of COS at the final hidden state (of several groups of outputs, in the one where it is highest).
         peak_repetition: peak of ρ of the model's outputs.
         apm_start: attention progress at the first evaluation step (of several, the one that rises most).
         apm_drop: attention progress at the drop.
         apm_end: attention progress at the last evaluation step.
         final_accuracy: accuracy of greedy generation at the last evaluation step.
-        final_loss: training loss at the last evaluation step (nats).
+        final_loss: training loss at the last evaluation step, in its unit.
+        loss_unit: of the loss.
         solved_at: first evaluation step at which the task was solved, with an accuracy of at least `signs.SOLVED`;
             None where it was not, or no accuracy is known.
         judged_until: the last step whose accuracy is defined; None where it never is.
@@ -53,6 +54,7 @@ class KeyNumbers:
     apm_end: float | None
     final_accuracy: float | None
     final_loss: float | None
+    loss_unit: str
     solved_at: int | None
     judged_until: int | None
     cos_label: str | None
@@ -76,10 +78,11 @@ def key_numbers(view: RunView) -> KeyNumbers:
         apm_end=signs.progress_end.value,
         final_accuracy=signs.last("accuracy").value,
         final_loss=signs.last("loss").value,
+        loss_unit=loss_unit(view.columns),
         solved_at=signs.solved.step,
         judged_until=signs.solved.rows.last,
         cos_label=location_label(cos) if cos else None,
-        apm_label=apm.removeprefix("apm_") if apm else None,
+        apm_label=progress_label(apm) if apm else None,
     )
 
 
@@ -98,18 +101,20 @@ def solved_text(numbers: KeyNumbers) -> str:
 
 def comparison_rows(numbers: Sequence[KeyNumbers]) -> list[tuple[str, list[str]]]:
     """The key numbers of several runs side by side: a row a number, a text a run."""
+    units = {n.loss_unit for n in numbers}
+    unit = f" ({units.pop()})" if len(units) == 1 else ", each in its unit"
     return [
         ("Drop (step)", [number(n.drop) for n in numbers]),
         ("Plateau from (step)", [number(n.onset) for n in numbers]),
         (SOLVED_LABEL, [solved_text(n) for n in numbers]),
-        ("Plateau level (nats)", [number(n.plateau_level) for n in numbers]),
+        (f"Plateau level{unit}", [number(n.plateau_level) for n in numbers]),
         ("Peak COS", [_peak_text(n.peak_cos) for n in numbers]),
         ("Peak ρ", [_peak_text(n.peak_repetition) for n in numbers]),
         ("APM at start", [number(n.apm_start) for n in numbers]),
         ("APM at the drop", [number(n.apm_drop) for n in numbers]),
         ("APM at end", [number(n.apm_end) for n in numbers]),
         ("Final accuracy", [number(n.final_accuracy) for n in numbers]),
-        ("Final loss (nats)", [number(n.final_loss) for n in numbers]),
+        (f"Final loss{unit}", [number(n.final_loss) for n in numbers]),
     ]
 
 
@@ -131,21 +136,24 @@ def _peak_text(peak: Peak | None) -> str:
 
 def verdict(view: RunView) -> str:
     """The plateau, and whether the task was solved, in a few sentences for people."""
-    solved = f"{SOLVED_LABEL}: {solved_text(key_numbers(view))}."
+    solved = ""
+    if "accuracy" in view.metrics.columns:
+        solved = f"{SOLVED_LABEL}: {solved_text(key_numbers(view))}."
     plateau = view.plateau
     if plateau is None:
-        return f"The plateau has not been looked for. {solved}"
+        return f"The plateau has not been looked for. {solved}".rstrip()
     if plateau.onset is not None and not plateau.found:
-        return f"{plateau.reason or f'On a plateau since step {plateau.onset}, no drop yet.'} {solved}"
+        told = plateau.reason or f"On a plateau since step {plateau.onset}, no drop yet."
+        return f"{told} {solved}".rstrip()
     if not plateau.found:
         reason = f"No plateau: {plateau.reason}" if plateau.reason else "No plateau was found."
-        return f"{reason} {solved}"
+        return f"{reason} {solved}".rstrip()
     found = (
         plateau.reason
         or f"The loss stays on a plateau from step {plateau.onset} to its drop at step {plateau.drop}."
     )
     sure = "" if plateau.confidence is None else f" Confidence {plateau.confidence:.2f}."
-    return f"{found}{sure} {solved}"
+    return f"{found}{sure} {solved}".rstrip()
 
 
 def _peak(sign: Sign) -> Peak | None:

@@ -18,7 +18,7 @@ from mechplateau.circuits.patching import activations, run_patched
 from mechplateau.errors import ConfigError, UserError
 from mechplateau.runs import list_runs
 
-from .toys import KILLED_AT, STEPS, TOYS, config_of
+from .toys import KILLED_AT, STEPS, TOYS, config_of, encoder_config
 
 COLUMNS = {"toy_fill_in": ["step", "loss", "shown_loss"], "toy_windows": ["step", "loss"]}
 
@@ -55,15 +55,27 @@ def test_no_code_is_written_into_a_run_folder(folder):
     assert kinds - {".jsonl"} == {".yaml", ".json", ".parquet", ".safetensors"}
 
 
-def test_a_killed_run_resumes_to_the_bit(run, folder):
-    killed = load_run(folder / "killed" / run.name)
+def resumes_to_the_bit(killed, whole):
     assert killed.status == "running"
     assert killed.reached == KILLED_AT
-    resumed = train(killed.config, runs_dir=folder / "killed", threads=1)
-    assert resumed.metrics.equals(run.metrics)
-    for step in run.steps:
-        for name, tensor in run.weights(step).items():
+    resumed = train(killed.config, runs_dir=killed.path.parent, threads=1)
+    assert resumed.name == whole.name
+    assert resumed.metrics.equals(whole.metrics)
+    for step in whole.steps:
+        for name, tensor in whole.weights(step).items():
             assert torch.equal(tensor, resumed.weights(step)[name]), (step, name)
+
+
+def test_a_killed_run_resumes_to_the_bit(run, folder):
+    resumes_to_the_bit(load_run(folder / "killed" / run.name), run)
+
+
+def test_a_killed_encoder_resumes_to_the_bit(folder):
+    config = encoder_config()
+    whole = train(config, runs_dir=folder / "whole", threads=1)
+    assert whole.metrics["loss_mask"].notna().all()
+    assert len(whole.steps) == 5
+    resumes_to_the_bit(load_run(folder / "killed" / config.run_name), whole)
 
 
 def test_a_measured_loss_is_that_of_the_checkpoints_model(run):

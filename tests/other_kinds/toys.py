@@ -185,6 +185,17 @@ def config_of(name, **sections):
     return RunConfig.for_task(name, **{**given, **sections})
 
 
+def encoder_config():
+    """The package's own encoder, small: a kind of its own too."""
+    return config_of(
+        "matrix_completion",
+        task={"m": 3, "n": 4, "rank": 1},
+        model={"n_layers": 1, "n_heads": 2, "d_model": 8},
+        training={"steps": STEPS, "batch_size": 4},
+        evaluation={"every": 1, "samples": 16},
+    )
+
+
 class Killer:
     """Kills its own process, as `kill -9` would."""
 
@@ -197,12 +208,12 @@ def main(folder):
     from mechplateau.training.sweep import sweep
 
     torch.set_num_threads(1)
-    for name in TOYS:
+    configs = [config_of(name) for name in TOYS]
+    for config in (*configs, encoder_config()):
         child = os.fork()
         if not child:
-            train(config_of(name), runs_dir=folder / "killed", threads=1, listeners=[Killer()])
+            train(config, runs_dir=folder / "killed", threads=1, listeners=[Killer()])
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    configs = [config_of(name) for name in TOYS]
     for result in sweep(configs, runs_dir=folder / "swept", jobs=2, threads=1, device="cpu"):
         print(result.config.task.name, result.outcome, result.message)
 

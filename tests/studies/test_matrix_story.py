@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from mechplateau import RunConfig, train
 from mechplateau.report import save_report
 from mechplateau.report.gather import run_view
+from mechplateau.signs import Signs
 from mechplateau.studies.matrix.story import matrix_sections
+from mechplateau.views._cards import summary_cards
+from mechplateau.views.columns import panels
 from mechplateau.views.matrices import MatrixView, draw_cell_attention, draw_matrices
+from mechplateau.views.summary import comparison_rows, key_numbers, verdict
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +49,31 @@ def test_the_report_of_a_run(run, tmp_path):
     assert [one.shape for one in checkpoint.pattern] == [(2, 16, 16)] * 2
     assert checkpoint.cosine.shape == (16, 16)
     np.testing.assert_allclose(checkpoint.pattern[0].sum(-1), 1, atol=1e-5)
+    # Maps are parted where a row of the matrix begins.
+    assert view.groups == (4, 8, 12)
+
+
+def test_panels_and_cards_of_a_run(run):
+    """The masked loss, whose plateau it is, comes first; what is measured of each head has a chart of its own."""
+    view = run_view(run, pictures=False)
+    shown = panels(view.metrics, view.plateau, view.columns)
+    loss = shown[0]
+    assert [line.column for line in loss.lines] == ["loss_mask", "loss"]
+    flat = pd.DataFrame({"step": range(40), "loss": 1.0, "loss_mask": 0.4})
+    assert Signs(flat, run.task).plateau.reason.startswith("loss_mask never drops")
+    assert max(len(panel.lines) for panel in shown) <= 6
+    row = next(panel for panel in shown if panel.key == "other row_mask")
+    assert row.title == "attention on the other cells of the query's row, from masked queries"
+    assert [line.label for line in row.lines] == ["L0H0", "L0H1", "L1H0", "L1H1"]
+    collapse = next(panel for panel in shown if panel.key == "cos")
+    assert (collapse.lines[0].column, collapse.lines[0].label) == ("cos_mask_L1", "masked cells, layer 1")
+    cards = {card["label"]: card for card in summary_cards(view)}
+    assert list(cards) == ["Drop", "Peak COS", "APM", "Final loss"]
+    assert cards["Peak COS"]["value"] != "–"
+    assert cards["Final loss"]["unit"] == "targets²"
+    rows = dict(comparison_rows([key_numbers(view)]))
+    assert "Final loss (targets²)" in rows
+    assert "Solved" not in verdict(view)
 
 
 def test_masked_cells_are_outlined():
@@ -56,6 +86,13 @@ def test_masked_cells_are_outlined():
         corners = {tuple(np.round(np.add(patch.get_xy(), 0.45)).astype(int)) for patch in ax.patches}
         assert corners == {(0, 0), (1, 1)}  # (column, row)
         assert ax.images[0].get_clim() == (-1.0, 1.0)
+
+
+def test_a_run_that_diverged_is_drawn():
+    truth = np.array([[0.5, -1.0], [0.25, 0.0]])
+    sheet = draw_matrices([MatrixView(truth, truth > 0, {"after": np.full((2, 2), np.nan)})])
+    assert sheet.axes[1].images[0].get_clim() == (-1.0, 1.0)
+    assert sheet.png()
 
 
 def test_head_maps_are_parted_by_row():

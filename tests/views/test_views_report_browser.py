@@ -12,6 +12,7 @@ import pytest
 from mechplateau.views import (
     CheckpointView,
     ClaimView,
+    ColumnView,
     PlateauView,
     RunView,
     SampleView,
@@ -160,8 +161,17 @@ def test_heads_and_layers_are_chosen(
         targets=(TargetView("window", 1, np.eye(8, dtype=bool)),),
         plateau=None,
         output_rows=(),
+        groups=(4,),
+        columns=(ColumnView("loss", "targets²", "squared error"),),
     )
     opened = open_page(save_report(view, tmp_path / "heads.html"), **DESKTOP)
+    axis = "document.getElementById('glance').layout.yaxis.title.text"
+    assert opened.page.evaluate(axis) == "loss (targets²)"
+    lines = (
+        "document.getElementById('attention').layout.shapes.map((one) => [one.x0, one.x1, one.y0, one.y1])"
+    )
+    assert opened.page.evaluate(lines) == [[-0.5, 7.5, 3.5, 3.5], [3.5, 3.5, -0.5, 7.5]]
+    assert "Lines part the rows" in opened.page.inner_text("#attention-note")
     opened.page.locator("#head").select_option("layer 1 · head 1")
     opened.page.wait_for_timeout(200)
     note = opened.page.inner_text("#attention-note")

@@ -27,8 +27,7 @@ def attention_maps(material: Material) -> PaperFigure:
     run = first_run(material)
     task = task_of(run)
     patterns = mean_patterns(run.model(run.steps[-1]), task.batch(_MATRICES, seed=_SEED).inputs)
-    rows = _ends_of_rows(task)
-    sheet = draw_heads(patterns, rows, rows)
+    sheet = draw_heads(patterns, task.position_groups, task.position_groups)
     entitle(sheet, material, "4", "Attention maps after the drop: query cells down, key cells across")
     return sheet
 
@@ -54,8 +53,7 @@ def maps_under_one_mask(material: Material) -> PaperFigure:
     run = first_run(material)
     task = task_of(run)
     patterns = mean_patterns(run.model(run.steps[-1]), one_mask(task, _MATRICES, seed=_SEED).inputs)
-    rows = _ends_of_rows(task)
-    sheet = draw_heads(patterns, rows, rows)
+    sheet = draw_heads(patterns, task.position_groups, task.position_groups)
     kept = ", ".join(f"({row}, {column})" for row, column in _kept(task))
     names = " and ".join(str(row) for row, _ in _kept(task))
     entitle(sheet, material, "23", f"Attention maps: rows {names} masked but for {kept}")
@@ -88,7 +86,7 @@ def gpt_attention(material: Material) -> PaperFigure:
     patterns = [
         layer[:, task.prompt_length - 1 :] for layer in mean_patterns(run.model(run.steps[-1]), tokens)
     ]
-    rows = _ends_of_rows(task)
+    rows = tuple(range(task.n, task.n_cells, task.n))
     sheet = draw_heads(patterns, rows, (task.n_cells, task.prompt_length))
     entitle(sheet, material, "12", "A GPT: cells that are written down; matrix, SEP and written cells across")
     return sheet
@@ -105,8 +103,3 @@ def _kept(task: MatrixCompletion) -> tuple[tuple[int, int], ...]:
     """The two cells of masked rows that are observed; one where the matrix has a single row."""
     cells = {task.m // 2: 1 % task.n, task.m - 1: max(task.n - 2, 0)}
     return tuple(cells.items())
-
-
-def _ends_of_rows(task: MatrixCompletion | MatrixCompletionGPT) -> tuple[int, ...]:
-    """Cells before which a row of the matrix ends."""
-    return tuple(row * task.n for row in range(1, task.m))

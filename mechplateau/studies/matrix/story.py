@@ -85,9 +85,12 @@ def _attention(run: Run, task: MatrixCompletion, steps: Mapping[str, int]) -> Se
     )
     uniform = (1 - task.p_mask) * (task.m + task.n - 2) / task.n_cells
     text = (
-        f"Mean over {_AVERAGED} matrices; query cells down, key cells across, row after row of the matrix.",
+        f"Mean over {_AVERAGED} matrices; query cells down, key cells across, row after row of the matrix, with lines "
+        "between its rows. Dark is 0, and each map has a scale of its own.",
         f"The table is of masked queries at step {last}. Ω are the observed cells of the query's row and column; a "
-        f"head that looks everywhere alike has {uniform:.2f} there. The class is a name for the masses beside it.",
+        f"head that looks everywhere alike has {uniform:.2f} there. row, col, self and obs: attention on the query's "
+        "row, its column, itself, and observed cells. fixed: 1 where it looks at the same cells whatever the query. "
+        "The class is a name for the masses beside it.",
     )
     alt = "attention maps of each head between the cells of a matrix"
     picture = draw_cell_attention(patterns, (task.m, task.n))

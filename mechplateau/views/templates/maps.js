@@ -63,7 +63,12 @@ function outlineTraces(targets, layer, compact) {
   });
 }
 
-function mapLayout(rows, columns, xTitle, yTitle, divider, compact) {
+// The divider is the row at which outputs begin; groups are positions before which a line parts the map both ways.
+function mapLayout(rows, columns, xTitle, yTitle, { divider = null, groups = [], compact }) {
+  const line = (across, at, dash) => ({ type: "line", xref: "x", yref: "y", layer: "above",
+    x0: across ? -0.5 : at - 0.5, x1: across ? columns - 0.5 : at - 0.5,
+    y0: across ? at - 0.5 : -0.5, y1: across ? at - 0.5 : rows - 0.5,
+    line: { color: color("muted"), width: dash ? 1 : 0.6, dash: dash ?? "solid" } });
   const axis = { showgrid: false, ticks: "outside", ticklen: 3, constrain: "domain", nticks: compact ? 4 : 9,
     showline: true, mirror: true };
   return baseLayout({
@@ -71,8 +76,7 @@ function mapLayout(rows, columns, xTitle, yTitle, divider, compact) {
     font: { family: getComputedStyle(document.body).fontFamily, size: compact ? 9 : 12, color: color("muted") },
     xaxis: { ...axis, range: [-0.5, columns - 0.5], title: { text: xTitle, standoff: 6 } },
     yaxis: { ...axis, range: [rows - 0.5, -0.5], scaleanchor: "x", constraintoward: "top", title: { text: yTitle, standoff: 6 } },
-    shapes: divider ? [{ type: "line", xref: "x", x0: -0.5, x1: columns - 0.5, y0: divider - 0.5, y1: divider - 0.5,
-      line: { color: color("muted"), width: 1, dash: "dot" } }] : [],
+    shapes: [...groups.flatMap((at) => [line(true, at), line(false, at)]), ...(divider ? [line(true, divider, "dot")] : [])],
   });
 }
 

@@ -15,7 +15,7 @@ function drawGlance() {
   const traces = data.glance.map((name) => {
     const panel = panelOf[name];
     const side = name === "loss" ? "y" : "y2";
-    const short = { loss: "loss", accuracy: "accuracy", cos: "COS", apm: "APM", repetition: "ρ" }[name];
+    const short = { loss: panel.lines[0].column === "loss" ? "loss" : panel.lines[0].label, accuracy: "accuracy", cos: "COS", apm: "APM", repetition: "ρ" }[name];
     return curve(curves, { ...panel.lines[0], label: short }, { color: color("c-" + name), width: name === "loss" ? 2.8 : 2 },
       { yaxis: side, hovertemplate: "%{y:.3~f}" });
   });
@@ -38,7 +38,7 @@ function drawGlance() {
     showlegend: true,
     legend: { orientation: "h", x: 0.5, xanchor: "center", y: -0.16, yanchor: "top", font: { color: color("ink") } },
     xaxis: { ...stepAxis, ...keepRange(chart) },
-    yaxis: { title: { text: "loss (nats)", standoff: 6 } },
+    yaxis: { title: { text: panelOf.loss ? panelOf.loss.axis : "loss", standoff: 6 } },
     hovermode: "x unified",
     annotations: labels,
     shapes: [...cursor, ...band],
@@ -75,7 +75,8 @@ function attentionInto(chart, index, compact) {
   const limit = state.ownScale ? found.limit : layers[state.layer].limit;
   const traces = !data.patternPresent[index] ? [] : signedTraces(map, limit, "query %{y}, key %{x}: %{z:.3~g}<extra></extra>", compact);
   if (state.outline) traces.push(...outlineTraces(data.targets, state.layer, compact));
-  draw(chart, traces, mapLayout(map.length, map[0].length, "key position", "query position", data.outputStart, compact), mapPaper);
+  draw(chart, traces, mapLayout(map.length, map[0].length, "key position", "query position",
+    { divider: data.outputStart, groups: data.groups, compact }), mapPaper);
   return { ...found, limit: found.empty ? null : limit };
 }
 
@@ -83,7 +84,7 @@ function cosineInto(chart, index, compact) {
   const map = mapAt(cosine.values, index, cosine.n, cosine.n);
   const found = extent(map);
   draw(chart, !cosine.present[index] ? [] : signedTraces(map, 1, "outputs %{y} and %{x}: %{z:.3~f}<extra></extra>", compact),
-    mapLayout(cosine.n, cosine.n, "output", "output", null, compact), mapPaper);
+    mapLayout(cosine.n, cosine.n, "output", "output", { groups: data.groups, compact }), mapPaper);
   return found;
 }
 
@@ -106,6 +107,7 @@ function drawMaps() {
     byId("attention-note").textContent = !present ? notThere : `Batch mean, ${range(found)}${scale}.`
       + (outlined.length ? ` Outlined: Ω, where an optimal attention looks${outlined.length > 1 ? ": " + names : ""}.` : "")
       + (data.outputStart ? " Below the dotted line: rows that predict outputs." : "")
+      + (data.groups.length ? " Lines part the rows of the matrix." : "")
       + undefinedNote(found);
   }
   if (cosine) {

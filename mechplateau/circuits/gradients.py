@@ -12,41 +12,42 @@ Source: Nanda 2023, Attribution patching; Kramár et al. 2024 (arXiv 2403.00745)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechplateau.circuits.editing import head_axis, position_axis
-from mechplateau.objectives import Batch, NextToken
+from mechplateau.circuits.scoring import example_losses
+from mechplateau.objectives import Batch, NextToken, Objective
 
 if TYPE_CHECKING:
-    from transformer_lens import HookedTransformer
+    from transformer_lens import HookedRootModule
 
 LINEARIZED = ("loss", "logit_difference")
 """The measures that have a gradient (accuracy has none)."""
 
 
+Measures = Callable[[Tensor], tuple[Tensor, Tensor | None]]
+"""From a model's outputs to loss and logit difference of each example, differentiable; None: there is no such thing."""
+
+
 def first_order_changes(
-    recipient: HookedTransformer,
-    inputs: Int[Tensor, "batch pos"],
-    given: Mapping[str, Tensor],
-    right: Int[Tensor, "batch rows"],
-    rows: Sequence[int],
+    recipient: HookedRootModule, inputs: Tensor, given: Mapping[str, Tensor], measures: Measures
 ) -> dict[str, Float[Tensor, "2 batch pos head"]]:
-    """About what patching each position (and head) of each activation does to each sequence's measures.
+    """About what patching each position (and head) of each activation does to each example's measures.
 
     Args:
         recipient: the model that is patched.
         inputs: what it sees.
         given: hook → the donor's activation.
-        right: the right next tokens at the scored rows.
-        rows: the scored positions.
+        measures: of its outputs.
 
     Returns:
-        hook → changes of loss and logit difference, means over the rows; the last axis has length 1 where the
+        hook → changes of loss and logit difference (NaN where it has none); the last axis has length 1 where the
         activation has no heads. Sum over positions, heads or both for a patch of several.
     """
     kept: dict[str, Tensor] = {}
@@ -57,25 +58,61 @@ def first_order_changes(
         return kept[hook.name]
 
     with torch.enable_grad(), recipient.hooks(fwd_hooks=[(name, keep) for name in given]):
-        logits = recipient(inputs)[:, list(rows)].double()
-        changes = [_changes(kept, given, measure) for measure in _measures(logits, right)]
+        loss, difference = measures(recipient(inputs))
+        changes = [_changes(kept, given, loss)]
+        if difference is None:
+            changes.append({name: torch.full_like(one, torch.nan) for name, one in changes[0].items()})
+        else:
+            changes.append(_changes(kept, given, difference))
     return {name: torch.stack([each[name] for each in changes]) for name in given}
 
 
-def _measures(
-    logits: Float[Tensor, "batch rows vocab"], right: Int[Tensor, "batch rows"]
-) -> tuple[Tensor, Tensor]:
-    """Loss and logit difference: means over rows, summed over sequences (whose gradients do not mix)."""
-    loss = NextToken().losses(logits, Batch(right, right)).mean(dim=1).sum()
-    of_right = logits.gather(-1, right[..., None])[..., 0]
-    others = (logits.sum(-1) - of_right) / max(logits.shape[-1] - 1, 1)
-    return loss, (of_right - others).mean(dim=1).sum()
+def of_next_tokens(right: Int[Tensor, "batch rows"], rows: Sequence[int]) -> Measures:
+    """The measures of next-token logits: means over the rows.
+
+    Args:
+        right: the right next tokens at the scored rows.
+        rows: the scored positions.
+    """
+
+    def measures(outputs: Tensor) -> tuple[Tensor, Tensor]:
+        logits = outputs[:, list(rows)].double()
+        loss = NextToken().losses(logits, Batch(right, right)).mean(dim=1)
+        of_right = logits.gather(-1, right[..., None])[..., 0]
+        others = (logits.sum(-1) - of_right) / max(logits.shape[-1] - 1, 1)
+        return loss, (of_right - others).mean(dim=1)
+
+    return measures
+
+
+def of_objective(objective: Objective, batch: Batch, rows: Sequence[int]) -> Measures:
+    """The loss by any objective, over these entries; only next tokens have a logit difference."""
+    if isinstance(objective, NextToken):
+        return of_next_tokens(batch.targets[:, list(rows)], rows)
+    return lambda outputs: (example_losses(outputs, batch, objective, rows), None)
+
+
+def by_patch(
+    changes: Mapping[str, Tensor],
+    heads: Mapping[str, Sequence[int | None]],
+    positions: tuple[int, ...] | None,
+) -> dict[tuple[str, int | None, int | None], np.ndarray]:
+    """(hook, head, position) → the estimated changes `[2, batch]` of that patch."""
+    found = {}
+    for name, change in changes.items():
+        for head in heads[name]:
+            of_head = change.sum(dim=-1) if head is None else change[..., head]
+            for position in (None,) if positions is None else positions:
+                one = of_head.sum(dim=-1) if position is None else of_head[..., position]
+                found[name, head, position] = one.cpu().numpy()
+    return found
 
 
 def _changes(kept: Mapping[str, Tensor], given: Mapping[str, Tensor], measure: Tensor) -> dict[str, Tensor]:
     names = list(given)
+    # The sum over examples, whose gradients do not mix.
     gradients = torch.autograd.grad(
-        measure, [kept[name] for name in names], retain_graph=True, allow_unused=True
+        measure.sum(), [kept[name] for name in names], retain_graph=True, allow_unused=True
     )
     return {
         name: _by_place(name, _product(given[name], kept[name].detach(), gradient))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,7 +30,7 @@ from mechplateau.circuits.patching import activations
 from mechplateau.circuits.scoring import checked_rows, inputs_of, require_task_of
 from mechplateau.errors import UserError
 from mechplateau.metrics.probe import fit_probe, is_function_of
-from mechplateau.objectives import TokenBatch
+from mechplateau.objectives import Batch, TokenBatch
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from mechplateau.tasks import Task
 
 LABELS = ("input", "output", "window_sum", "position")
-Label = str | Callable[[Tensor], Tensor | np.ndarray]
+Label = str | Callable[[Any], Tensor | np.ndarray]
 
 
 @torch.no_grad()
 def probe(
     model: HookedTransformer,
-    tokens: Int[Tensor, "batch seq"],
+    tokens: Int[Tensor, "batch seq"] | Batch,
     label: Label,
     *,
     hook: str,
@@ -53,17 +53,18 @@ def probe(
     head: int | None = None,
     kind: str | Sequence[str] = "linear",
     n_train: int | None = None,
-    label_of: Callable[[Tensor], Tensor | np.ndarray] | None = None,
+    label_of: Callable[[Any], Tensor | np.ndarray] | None = None,
     **options: object,
 ) -> pd.DataFrame:
     """Probe one activation for one label.
 
     Args:
-        model: any HookedTransformer.
-        tokens: whole sequences, some hundred.
+        model: any with hook points.
+        tokens: whole sequences, some hundred. Or a batch of any task, also of real-valued inputs.
         label: what to read, at each row: "input" (the token there), "output" (the next token), "window_sum" (the
             sum of the tokens on the task's first Ω of that row, modulo its p where it has one), "position", or a
-            function of the whole sequences to integers `[batch, rows]`.
+            function of the whole sequences to integers `[batch, rows]`. Of a batch that is not of tokens: "output" (its
+            targets, where they are integers, one a row), "position", or a function of the batch.
         hook: the activation; all axes but batch and position (of the query) are read together.
         task: gives the rows and Ω; needed for "window_sum".
         rows: positions; None: the task's output rows, or all positions without a task.
@@ -73,8 +74,8 @@ def probe(
             a task; else whole input) is not trained on.
         label_of: what the label is a function of, for the control task: from whole sequences to integers
             `[batch, rows]` or `[batch, rows, k]`. None: the token for "input"; the tokens on the first Ω for
-            "output" and "window_sum" where they decide it, else all tokens up to the row; nothing for "position"
-            and functions, whose selectivity is then undefined.
+            "output" and "window_sum" where they decide it, else all tokens up to the row where these do; nothing
+            elsewhere, for "position", functions and batches that are not of tokens: selectivity is then undefined.
         options: as for `fit_probe`.
 
     Returns:
@@ -83,21 +84,16 @@ def probe(
     Raises:
         UserError: no such hook or label, tokens that are not the task's, or what `fit_probe` refuses.
     """
-    inputs = inputs_of(model, tokens)
-    if task is not None:
-        require_task_of(tokens, task)
-    if rows is None and task is not None:
-        rows = task.output_rows
-    chosen = checked_rows(rows, inputs.shape[1])
-    name, labels = _labels(label, tokens, chosen, task)
-    features = _features(activations(model, inputs, [hook])[hook], hook, chosen, head)
+    if isinstance(tokens, TokenBatch):
+        tokens = tokens.tokens
     if unknown := set(options) - set(inspect.signature(fit_probe).parameters):
         raise UserError(f"{', '.join(sorted(unknown))}: no option of probe or fit_probe")
-    options = {
-        "inputs": _inputs_of_label(label, label_of, tokens.cpu(), chosen, task, labels),
-        "groups": _ids(tokens[:, : task.prompt_length if task is not None else inputs.shape[1]].cpu()),
-        **options,
-    }
+    if isinstance(tokens, Batch):
+        asked = _of_batch(model, tokens, label, hook, rows, head, label_of)
+    else:
+        asked = _of_tokens(model, tokens, label, hook, task, rows, head, label_of)
+    name, features, labels, inputs, groups = asked
+    options = {"inputs": inputs, "groups": groups, **options}
     kinds = (kind,) if isinstance(kind, str) else tuple(kind)
     lines = []
     for each in kinds:
@@ -105,6 +101,81 @@ def probe(
         lines.append({"hook": hook, "head": head, "label": name, "kind": each, **asdict(result)})
     undefined = ("shuffled_accuracy", "shuffled_sd", "control_accuracy", "control_sd", "selectivity")
     return pd.DataFrame(lines).astype({"head": "Int64", **dict.fromkeys(undefined, "Float64")})
+
+
+class _Asked(NamedTuple):
+    """What a probe is fitted to.
+
+    Attributes:
+        name: of the label.
+        features: `[batch, row, width]`.
+        labels: integers `[batch, row]`.
+        inputs: integers `[batch, row]`, equal where what the label is a function of is equal; None: not known.
+        groups: a number an example, equal for those that must not be both trained and tested on.
+    """
+
+    name: str
+    features: np.ndarray
+    labels: np.ndarray
+    inputs: np.ndarray | None
+    groups: np.ndarray
+
+
+def _of_tokens(
+    model: HookedTransformer,
+    tokens: Tensor,
+    label: Label,
+    hook: str,
+    task: Task | None,
+    rows: Sequence[int] | None,
+    head: int | None,
+    label_of: Callable[[Any], Tensor | np.ndarray] | None,
+) -> _Asked:
+    seen = inputs_of(model, tokens) if hasattr(model, "cfg") else TokenBatch(tokens).inputs
+    if task is not None:
+        require_task_of(tokens, task)
+    if rows is None and task is not None:
+        rows = task.output_rows
+    chosen = checked_rows(rows, seen.shape[1])
+    name, labels = _labels(label, tokens, chosen, task)
+    return _Asked(
+        name,
+        _features(activations(model, seen, [hook])[hook], hook, chosen, head),
+        labels,
+        _inputs_of_label(label, label_of, tokens.cpu(), chosen, task, labels),
+        _ids(tokens[:, : task.prompt_length if task is not None else seen.shape[1]].cpu()),
+    )
+
+
+def _of_batch(
+    model: Any,
+    batch: Batch,
+    label: Label,
+    hook: str,
+    rows: Sequence[int] | None,
+    head: int | None,
+    label_of: Callable[[Any], Tensor | np.ndarray] | None,
+) -> _Asked:
+    """Of data that are no tokens: nothing is known of what a label is a function of."""
+    activation = activations(model, batch.inputs, [hook])[hook]
+    chosen = checked_rows(rows, activation.shape[position_axis(hook)])
+    index = torch.tensor(chosen)
+    given = batch.to("cpu")
+    if callable(label):
+        name, values = _called(label, given)
+    elif label == "position":
+        name, values = label, index.expand(len(batch), -1)
+    elif label == "output" and not given.targets.is_floating_point():
+        name, values = label, given.targets[:, index]
+    else:
+        raise UserError(
+            f"label: expected position, output (where targets are integers), or a function of the batch that returns "
+            f"integers (bins of its real numbers, say), got {label!r} for a {type(batch).__name__}"
+        )
+    labels = _checked_labels(values, len(batch), len(chosen))
+    inputs = None if label_of is None else _given_inputs(label_of(given), labels)
+    groups = _ids(given.inputs.flatten(1))
+    return _Asked(name, _features(activation, hook, chosen, head), labels, inputs, groups)
 
 
 def _inputs_of_label(
@@ -117,13 +188,7 @@ def _inputs_of_label(
 ) -> np.ndarray | None:
     """Integers `[batch, row]`, equal where what the label is a function of is equal; None where that is not known."""
     if label_of is not None:
-        given = torch.as_tensor(label_of(tokens))
-        if given.dim() not in (2, 3) or given.shape[:2] != labels.shape or given.is_floating_point():
-            raise UserError(
-                f"label_of: expected integers {list(labels.shape)} or with one axis more, got {given.dtype} "
-                f"{list(given.shape)}"
-            )
-        return _ids(given.reshape(labels.size, -1)).reshape(labels.shape)
+        return _given_inputs(label_of(tokens), labels)
     if callable(label) or label == "position":
         return None
     if label == "input":
@@ -137,7 +202,18 @@ def _inputs_of_label(
                 return found
     seen = torch.arange(tokens.shape[1] - 1) <= torch.tensor(list(rows))[:, None]
     prefix = torch.where(seen, tokens[:, None, :-1], -1)
-    return _ids(prefix.flatten(0, 1)).reshape(labels.shape)
+    found = _ids(prefix.flatten(0, 1)).reshape(labels.shape)
+    return found if is_function_of(labels, found) else None
+
+
+def _given_inputs(values: Tensor | np.ndarray, labels: np.ndarray) -> np.ndarray:
+    given = torch.as_tensor(values)
+    if given.dim() not in (2, 3) or given.shape[:2] != labels.shape or given.is_floating_point():
+        raise UserError(
+            f"label_of: expected integers {list(labels.shape)} or with one axis more, got {given.dtype} "
+            f"{list(given.shape)}"
+        )
+    return _ids(given.reshape(labels.size, -1)).reshape(labels.shape)
 
 
 def _on(mask: Tensor, tokens: Tensor) -> Tensor:
@@ -169,13 +245,7 @@ def _labels(label: Label, tokens: Tensor, rows: Sequence[int], task: Task | None
     tokens = tokens.cpu()
     index = torch.tensor(list(rows))
     if callable(label):
-        name, given = getattr(label, "__name__", "label"), label(tokens)
-        try:
-            values = torch.as_tensor(given)
-        except (TypeError, ValueError, RuntimeError):
-            raise UserError(
-                f"label: expected {name} to return integers, got {type(given).__name__}"
-            ) from None
+        name, values = _called(label, tokens)
     elif label == "input":
         name, values = label, tokens[:, index]
     elif label == "output":
@@ -188,12 +258,24 @@ def _labels(label: Label, tokens: Tensor, rows: Sequence[int], task: Task | None
         raise UserError(
             f"label: expected one of {', '.join(LABELS)}, or a function of the tokens; got {label!r}"
         )
-    if tuple(values.shape) != (len(tokens), len(rows)) or values.is_floating_point():
+    return name, _checked_labels(values, len(tokens), len(rows))
+
+
+def _called(label: Callable[[Any], Tensor | np.ndarray], data: Tensor | Batch) -> tuple[str, Tensor]:
+    """A function's name, and what it says of the data."""
+    name, given = getattr(label, "__name__", "label"), label(data)
+    try:
+        return name, torch.as_tensor(given)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"label: expected {name} to return integers, got {type(given).__name__}") from None
+
+
+def _checked_labels(values: Tensor, n: int, n_rows: int) -> np.ndarray:
+    if tuple(values.shape) != (n, n_rows) or values.is_floating_point():
         raise UserError(
-            f"label: expected integers [{len(tokens)}, {len(rows)}] (batch, rows), got {values.dtype} "
-            f"{list(values.shape)}"
+            f"label: expected integers [{n}, {n_rows}] (batch, rows), got {values.dtype} {list(values.shape)}"
         )
-    return name, values.numpy()
+    return values.numpy()
 
 
 def _window_sums(tokens: Tensor, rows: Sequence[int], task: Task | None) -> Tensor:

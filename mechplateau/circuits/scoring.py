@@ -117,11 +117,19 @@ def example_measures(
     index = torch.tensor(list(rows), device=outputs.device)
     if isinstance(objective, NextToken):
         return measures_of(outputs[:, index], batch.targets[:, index]).mean(-1).cpu().numpy()
-    losses, weights = objective.losses(outputs.detach().double(), batch), objective.weights(batch)
+    loss = example_losses(outputs.detach(), batch, objective, rows)
+    return np.stack([loss.cpu().numpy(), *np.full((2, len(loss)), np.nan)])
+
+
+def example_losses(
+    outputs: Tensor, batch: Batch, objective: Objective, rows: Sequence[int]
+) -> Float[Tensor, " batch"]:
+    """The objective's loss of each example over these entries, float64, differentiable: its share of the batch's."""
+    index = torch.tensor(list(rows), device=outputs.device)
+    losses, weights = objective.losses(outputs.double(), batch), objective.weights(batch)
     counted = torch.ones_like(losses) if weights is None else weights.double()
     losses, counted = losses[:, index], counted[:, index]
-    loss = (losses * counted).sum(-1) / counted.sum(-1).mean()
-    return np.stack([loss.cpu().numpy(), *np.full((2, len(loss)), np.nan)])
+    return (losses * counted).sum(-1) / counted.sum(-1).mean()
 
 
 def objective_for(batch: Batch, objective: Objective | None) -> Objective:

@@ -22,7 +22,7 @@ For single patches, or to see the logits, use `run_patched`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ from torch import Tensor
 from mechplateau.circuits._resuming import Resumer, acts_on_its_own_position
 from mechplateau.circuits._sameness import require_alike_written, require_other_activations
 from mechplateau.circuits.editing import head_axis, require_hook
-from mechplateau.circuits.gradients import first_order_changes
+from mechplateau.circuits.gradients import by_patch, first_order_changes, of_next_tokens
 from mechplateau.circuits.patch_results import Each, Key, PatchResult, means_over_rows, result_of
 from mechplateau.circuits.patching import Patch, activations
 from mechplateau.circuits.plain_sweep import plain_sweep
@@ -126,8 +126,7 @@ def patch_sweep(
         raise UserError(f"batch_size: expected at least 1 sequence, got {batch_size}")
     names = _hooks(hooks, recipient, donor, inputs)
     patched_at = _positions(positions, inputs.shape[1])
-    if method not in METHODS:
-        raise UserError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    _check_method(method)
     make_bar, bar = bars(progress), None
 
     totals: dict[Key, list[Each]] = {}
@@ -142,8 +141,9 @@ def patch_sweep(
             best.append(_summed(donor(donor_inputs[part]), scored, right))
             heads = {name: _heads(name, given[name], by_head) for name in names}
             if method != "exact":
-                changes = first_order_changes(recipient, inputs[part], given, right, scored)
-                _add_estimates(estimates, changes, heads, patched_at)
+                changes = first_order_changes(recipient, inputs[part], given, of_next_tokens(right, scored))
+                for key, one in by_patch(changes, heads, patched_at).items():
+                    estimates.setdefault(key, []).append(one)
             if method == "gradient":
                 base.append(_summed(recipient(inputs[part]), scored, right))
                 continue
@@ -185,10 +185,7 @@ def _plain(
     chosen: _Chosen,
 ) -> PatchResult:
     """The sweep on a model of any kind."""
-    if chosen.method != "exact":
-        raise UserError(
-            f"method: expected exact, which is all there is for a batch with an objective, got {chosen.method!r}"
-        )
+    _check_method(chosen.method)
     place = next(recipient.parameters()).device
     batch = batch.to(place)
     other = batch if donor_batch is None else donor_batch
@@ -202,7 +199,7 @@ def _plain(
         require_other_activations(recipient, donor, batch.inputs, other.inputs)
     rows = checked_rows(chosen.rows, batch.targets.shape[1])
     names = _hooks(chosen.hooks, recipient, donor, batch.inputs)
-    totals, base, best = plain_sweep(
+    totals, estimates, base, best = plain_sweep(
         recipient,
         donor,
         batch,
@@ -212,9 +209,15 @@ def _plain(
         names,
         lambda hook, activation: _heads(hook, activation, chosen.by_head),
         _positions(chosen.positions, batch.inputs.shape[1]),
+        chosen.method,
         bars(chosen.progress),
     )
-    return result_of(totals, {}, base, best, 1)
+    return result_of(totals, estimates, base, best, 1)
+
+
+def _check_method(method: str) -> None:
+    if method not in METHODS:
+        raise UserError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
 
 
 def _hooks(
@@ -306,18 +309,3 @@ def _heads(hook: str, activation: Tensor, by_head: bool) -> list[int | None]:
 
 def _summed(logits: Tensor, rows: Sequence[int], right: Int[Tensor, "batch rows"]) -> Each:
     return measures_of(logits[:, list(rows)], right).sum(dim=-1).cpu().numpy()
-
-
-def _add_estimates(
-    estimates: dict[Key, list[Each]],
-    changes: Mapping[str, Tensor],
-    heads: Mapping[str, list[int | None]],
-    positions: tuple[int, ...] | None,
-) -> None:
-    """`[2, batch]` for each patch: the estimated changes of the means over rows."""
-    for name, change in changes.items():
-        for head in heads[name]:
-            of_head = change.sum(dim=-1) if head is None else change[..., head]
-            for position in (None,) if positions is None else positions:
-                one = of_head.sum(dim=-1) if position is None else of_head[..., position]
-                estimates.setdefault((name, head, position), []).append(one.cpu().numpy())

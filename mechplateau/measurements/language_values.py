@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from mechplateau.measurements.language_probes import LanguageProbes
 from mechplateau.metrics import attending, cosine_matrix, language, mean_cosine, repetition_frequency
 from mechplateau.metrics.composing import composition_of
+from mechplateau.objectives import Batch, NextToken, TokenBatch
 
 POSITIONS = (1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 """Positions whose loss with and without position embeddings has columns of its own."""
@@ -36,18 +36,18 @@ def behavior(
         bigrams: q(next | token) of the training text.
     """
     values: dict[str, Tensor | None] = {}
-    inputs, targets = probes.text[:, :-1], probes.text[:, 1:]
-    logits = model(inputs)
-    losses = _losses(logits, targets)
+    text = TokenBatch(probes.text)
+    logits = model(text.inputs)
+    losses = _losses(logits, text)
     along = losses.mean(0)
     values["test_loss"] = losses.mean()
     # The end of text in front is followed by the middle of a text, which the table's row of it is not about.
-    seen = inputs[:, 1:].flatten()
+    seen = text.inputs[:, 1:].flatten()
     score = language.bigram_score(logits[:, 1:].flatten(0, 1), bigrams, seen)
     floor = language.bigram_floor(bigrams, seen)
     values |= {"bigram_score": score, "bigram_excess": score - floor}
     values["icl"] = language.in_context_score(along)
-    without = _losses(_without_positions(model, inputs), targets).mean(0)
+    without = _losses(_without_positions(model, text.inputs), text).mean(0)
     values["position_delta"] = (without - along).mean()
     for p in POSITIONS:
         if p <= len(along):
@@ -90,9 +90,8 @@ def weight_norm(model: Any) -> Float[Tensor, ""]:
     return torch.stack(squares).sum().sqrt()
 
 
-def _losses(logits: Tensor, targets: Tensor) -> Float[Tensor, "row pos"]:
-    flat = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="none")
-    return flat.view(targets.shape)
+def _losses(logits: Tensor, batch: Batch) -> Float[Tensor, "row pos"]:
+    return NextToken().losses(logits.float(), batch)
 
 
 def _without_positions(model: Any, inputs: Tensor) -> Tensor:
@@ -106,13 +105,13 @@ def _repeats(model: Any, probes: LanguageProbes) -> dict[str, Tensor | None]:
 
     These two are what marks a plateau in the tasks of tokens: collapse and repetition.
     """
-    inputs, targets = probes.repeats[:, :-1], probes.repeats[:, 1:]
-    half = targets.shape[1] // 2
-    logits, cache = model.run_with_cache(inputs, names_filter="unembed.hook_in")
+    repeats = TokenBatch(probes.repeats)
+    half = repeats.targets.shape[1] // 2
+    logits, cache = model.run_with_cache(repeats.inputs, names_filter="unembed.hook_in")
     hidden = cache["unembed.hook_in"][:, half:]
     pairs = torch.ones(hidden.shape[1], hidden.shape[1], dtype=torch.bool, device=hidden.device).tril(-1)
     return {
-        "repeat_gain": language.repeat_gain(_losses(logits, targets), half),
+        "repeat_gain": language.repeat_gain(_losses(logits, repeats), half),
         "repeat_cos": mean_cosine(cosine_matrix(hidden), pairs),
         "repeat_repetition": repetition_frequency(logits[:, half:].argmax(-1)),
     }
@@ -120,10 +119,13 @@ def _repeats(model: Any, probes: LanguageProbes) -> dict[str, Tensor | None]:
 
 def _grams(model: Any, probes: LanguageProbes, test_loss: Tensor | None) -> Mapping[str, Tensor | None]:
     """The loss on common n-grams, and how many times lower it is than on text: at the same position, and overall."""
-    starts = _losses(model(probes.starts[:, :-1]), probes.starts[:, 1:]).mean(0)
+    begun = TokenBatch(probes.starts)
+    starts = _losses(model(begun.inputs), begun).mean(0)
     values: dict[str, Tensor | None] = {}
     for n, sequences in probes.grams.items():
-        loss = language.last_token_loss(model(sequences[:, :-1]), sequences)
+        whole = TokenBatch(sequences)
+        # Only its last token is what makes an n-gram.
+        loss = NextToken().loss(model(whole.inputs)[:, -1:], Batch(whole.inputs, whole.targets[:, -1:]))
         values[f"gram_loss_{n}"] = loss
         values[f"gram_score_{n}"] = starts[n - 1] / loss
         values[f"gram_score_overall_{n}"] = None if test_loss is None else test_loss / loss

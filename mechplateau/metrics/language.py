@@ -5,7 +5,6 @@
 | `bigram_table` | q(v given t): share of t's successors that are v | share |
 | `bigram_floor` | mean over positions of the entropy of q(· given t_k) | nats |
 | `bigram_score` | mean over positions of −Σ_v q(v given t_k) log p(v given t_≤k) | nats |
-| `last_token_loss` | mean of −log p(t_n) at the end of [BOS, t_1 … t_n] | nats |
 | `in_context_score` | mean loss late in the context minus early in it; below 0: context helps | nats |
 | `repeat_gain` | loss of the first half minus that of the second, once it has begun | nats |
 | `position_shares` | shares of the principal components of the position embedding | share |
@@ -18,7 +17,6 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -54,18 +52,6 @@ def bigram_score(
     """
     crossed = -(table[tokens] * logits.float().log_softmax(-1)).sum(-1)
     return _over_known(crossed, table, tokens)
-
-
-def last_token_loss(
-    logits: Float[Tensor, "batch pos vocab"], tokens: Int[Tensor, "batch pos"]
-) -> Float[Tensor, ""]:
-    """Mean of −log p(last token): of [BOS, t_1 … t_n], that of t_n.
-
-    Args:
-        logits: of the sequences, or of all but their last token.
-        tokens: the whole sequences.
-    """
-    return F.cross_entropy(logits[:, tokens.shape[1] - 2], tokens[:, -1])
 
 
 def in_context_score(
@@ -113,7 +99,6 @@ __all__ = [
     "bigram_score",
     "bigram_table",
     "in_context_score",
-    "last_token_loss",
     "position_shares",
     "repeat_gain",
 ]

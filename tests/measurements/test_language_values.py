@@ -77,6 +77,10 @@ def test_a_model_of_the_bigrams_scores_the_floor(task, probes):
     assert (
         abs(float(values["repeat_gain"])) < 2
     )  # nothing is learned from the first half but which tokens are known
+    # The loss of [end of text, t_1, t_2] is that of t_2.
+    first, second = probes.grams[2][:, -2], probes.grams[2][:, -1]
+    of_second = task.corpus().bigrams.clamp(min=1e-9).log().log_softmax(-1)[first, second]
+    assert float(values["gram_loss_2"]) == pytest.approx(-float(of_second.mean()))
     assert float(values["gram_score_2"]) == pytest.approx(
         float(values["gram_score_overall_2"] * values["loss_2"] / values["test_loss"]), rel=0.2
     )

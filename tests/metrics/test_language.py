@@ -28,14 +28,6 @@ def test_bigrams_are_counted_and_a_token_without_successor_is_left_out():
     assert language.bigram_floor(table, torch.tensor([3])).isnan()
 
 
-def test_the_last_tokens_loss():
-    tokens = torch.tensor([[0, 2, 1], [0, 1, 1]])
-    logits = torch.zeros(2, 3, 4)
-    logits[:, 1, 1] = math.log(3)  # p = 3 / 6 for the last token
-    assert float(language.last_token_loss(logits, tokens)) == pytest.approx(math.log(2))
-    assert float(language.last_token_loss(logits[:, :2], tokens)) == pytest.approx(math.log(2))
-
-
 def test_scores_of_losses_along_the_context():
     losses = torch.arange(20.0)
     assert float(language.in_context_score(losses)) == pytest.approx((16 + 17 + 18 + 19) / 4 - (1 + 2) / 2)

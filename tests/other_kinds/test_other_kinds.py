@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mechplateau import RunConfig, cli, load_run, save_report, train
-from mechplateau.circuits import over_run, patch_parameters, patch_sweep
+from mechplateau.circuits import over_run, patch_parameters, patch_sweep, probe
 from mechplateau.circuits.parameter_patching import components
 from mechplateau.circuits.patching import activations, run_patched
 from mechplateau.errors import ConfigError, UserError
@@ -140,6 +140,47 @@ def test_activations_are_patched_one_by_one_and_in_sweeps(run):
     assert len(rows.table) == 1
     assert np.isnan(rows.table["accuracy"]).all() == (run.task.name == "toy_fill_in")
     assert run_patched(recipient, batch.inputs, []).equal(run_patched(recipient, batch.inputs, []))
+
+
+def test_small_patches_are_estimated_from_one_gradient(run):
+    """Compared with whole forwards; a position of the attention's input reaches the others."""
+    recipient, donor = run.model("after"), run.model("after")
+    with torch.no_grad():
+        for parameter in donor.parameters():
+            parameter += 1e-3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    batch, objective = run.task.batch(16, seed=3), run.task.objective
+    result = patch_sweep(recipient, donor, batch, objective=objective, method="both", progress=None)
+    exact, estimate = (result.table[name] - result.recipient["loss"] for name in ("loss", "loss_gradient"))
+    assert exact.abs().max() > 1e-5
+    assert (exact - estimate).abs().max() < 0.02 * exact.abs().max()
+    assert result.rank_correlation["loss"] > 0.95
+    assert result.table["logit_difference_gradient"].isna().all() == (run.task.name == "toy_fill_in")
+    only = patch_sweep(recipient, donor, batch, objective=objective, method="gradient", progress=None).table
+    assert np.allclose(only["loss"], result.table["loss_gradient"], rtol=0, atol=0)
+
+
+def test_probes_take_a_batch_of_any_task(run):
+    model, batch = run.model("after"), run.task.batch(96, seed=5)
+    if run.task.name == "toy_windows":
+        found = probe(model, batch, "output", hook="hook_resid_post", draws=1)
+    else:
+        with pytest.raises(
+            UserError, match=r"label: expected position, output .* got 'output' for a Entries"
+        ):
+            probe(model, batch, "output", hook="hook_resid_post")
+
+        def level(entries):
+            return (entries.targets > 0).long()
+
+        # The level is there for all but the hidden ones, whose inputs are zeros.
+        found = probe(model, batch, level, hook="hook_embed", draws=1)
+        hidden = probe(
+            model, batch, lambda b: b.hidden[:, [1, 3]].long(), hook="hook_embed", rows=[1, 3], draws=1
+        )
+        assert hidden["test_accuracy"].item() == 1.0
+        assert found["label"].item() == "level"
+        assert found["control_accuracy"].isna().all()
+    assert 0.3 < found["test_accuracy"].item() < 1.0
 
 
 def test_parameters_are_patched_by_the_kinds_parts(run):

@@ -11,8 +11,9 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 TL4     := .venv-tl4
+RAY     := .venv-ray
 
-.PHONY: setup demo demo-llm example docs gallery test test-benchmarks test-tl4 test-slow check benchmarks lock clean
+.PHONY: setup demo demo-llm example docs gallery test test-benchmarks test-tl4 test-ray test-slow check benchmarks lock clean
 
 setup: $(STAMP)
 
@@ -60,14 +61,27 @@ test-tl4: $(TL4)/.ready
 	$(TL4)/bin/python -m pytest tests/bridge
 
 $(TL4)/.ready: $(STAMP)
-	$(BIN)/python -m venv --clear --without-pip $(TL4)
-	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
-	  > $$($(TL4)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
+	$(call behind,$(TL4))
 	$(PIP) --python $(TL4)/bin/python install --no-deps 'transformer-lens>=4,<5'
 	@touch $(TL4)/.ready
 
-test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+# The tests of runs on a Ray cluster, in such an environment too.
+test-ray: $(RAY)/.ready
+	$(RAY)/bin/python -m pytest -m "not slow" tests/ray
+
+$(RAY)/.ready: $(STAMP)
+	$(call behind,$(RAY))
+	$(PIP) --python $(RAY)/bin/python install 'ray>=2.60,<3'
+	@touch $(RAY)/.ready
+
+# A new environment that sees the first one's packages behind its own.
+behind = $(BIN)/python -m venv --clear --without-pip $(1) && \
+	echo "import site; site.addsitedir('$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')')" \
+	  > $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
+
+test-slow: $(STAMP) $(RAY)/.ready
+	$(BIN)/python -m pytest -m slow --ignore tests/ray
+	$(RAY)/bin/python -m pytest -m slow tests/ray
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -89,4 +103,4 @@ lock:
 	  --no-annotate --no-header --quiet --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) $(TL4) .mypy_cache .ruff_cache .benchmarks
+	rm -rf $(VENV) $(TL4) $(RAY) .mypy_cache .ruff_cache .benchmarks

@@ -7,6 +7,7 @@ in from the task's own defaults, then from the defaults here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
@@ -376,6 +377,11 @@ class RunConfig(Config):
         if not isinstance(task, Mapping):
             raise ConfigError(f"task: expected a mapping of its fields, got {task!r}")
         return cls.parse(laid_over(task_settings(name, preset), {**sections, "task": {"name": name, **task}}))
+
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        """Files that the run reads when it starts, besides its own."""
+        return tuple(dict.fromkeys(path for one in self.interventions for path in one.reads))
 
     @property
     def run_name(self) -> str:

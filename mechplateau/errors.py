@@ -22,6 +22,10 @@ class RunError(UserError):
     """A run folder is missing, incomplete, in use, or cannot be written."""
 
 
+class RunInUse(RunError):
+    """Another process works on the run folder."""
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun, for a message: "1 checkpoint", "7 checkpoints"; the plural is regular."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

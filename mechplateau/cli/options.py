@@ -26,4 +26,6 @@ OUTPUT_OPTION: dict[str, Any] = {**PATH_OPTION, "callback": _written}
 """For `typer.Option`: a file to write, read with `file_path`; - is standard output."""
 
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")]
-Jobs = Annotated[int, typer.Option(help="Runs at a time.")]
+Jobs = Annotated[
+    int | None, typer.Option(help="Runs at a time (default: 1; on Ray as many as it has room for).")
+]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mechplateau.cli.executors import LOCAL, Address, Collect, ExecutorName, GpusPerRun, Place, Retries
 from mechplateau.cli.failing import fail
 from mechplateau.cli.options import OUTPUT_OPTION, PATH_OPTION, Device, Jobs
 from mechplateau.errors import UserError
@@ -76,14 +77,17 @@ def train(
 
 def job(with_parent: Annotated[int, typer.Option("--with-parent")]) -> None:
     """Do a job that the calling process writes to standard input."""
+    from mechplateau.errors import RunInUse
     from mechplateau.training import RunInterrupted
-    from mechplateau.training.executor import perform, stop_with_parent
+    from mechplateau.training.executor import IN_USE, STOPPED, perform, stop_with_parent
 
     stop_with_parent(with_parent)
     try:
         perform(sys.stdin.buffer)
     except RunInterrupted as interruption:
-        fail(str(interruption), 130)
+        fail(str(interruption), STOPPED)
+    except RunInUse as error:
+        fail(str(error), IN_USE)
 
 
 def config(source: Source, set_: Set = None, preset: Preset = None, seed: Seed = None) -> None:
@@ -186,36 +190,41 @@ def sweep(
         typer.Option(help="How many seeds, counted from --first-seed (default: the file's own seed)."),
     ] = None,
     first_seed: Annotated[int, typer.Option(help="The first of --seeds.")] = 0,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
     device: Device = "cpu",
     runs_dir: RunsDir = Path("runs"),
     threads: Annotated[
-        int | None, typer.Option(help="CPU threads of each run (default: cores / jobs).")
+        int | None, typer.Option(help="CPU threads of each run (default: cores / jobs; on Ray 1).")
     ] = None,
     tracker: Trackers = None,
+    executor: ExecutorName = LOCAL,
+    address: Address = None,
+    gpus_per_run: GpusPerRun = None,
+    collect: Collect = False,
+    retries: Retries = None,
 ) -> None:
     """Run every combination of settings and seeds; finished runs are skipped, failed ones do not stop the others."""
     from mechplateau.cli.console import sweep_progress
-    from mechplateau.training.executor import cores
     from mechplateau.training.sweep import expand
     from mechplateau.training.sweep import sweep as run_sweep
 
     if seeds is not None and seeds < 1:
         raise UserError(f"--seeds: expected at least 1, got {seeds}")
-    if jobs < 1:
+    if jobs is not None and jobs < 1:
         raise UserError(f"--jobs: expected at least 1, got {jobs}")
+    place = Place(executor, address, gpus_per_run, collect, retries, device)
     _check_trackers(tracker)
     chosen = None if seeds is None else range(first_seed, first_seed + seeds)
     configs = expand(_data(source, preset), set_ or [], chosen)
-    each = threads if threads is not None else max(1, cores() // jobs)
-    with sweep_progress(configs) as on_result:
+    with place.joined() as cluster, sweep_progress(configs, table=place.on_ray) as on_result:
         results = run_sweep(
             configs,
             runs_dir=runs_dir,
             jobs=jobs,
-            threads=each,
+            threads=place.threads(threads, jobs),
             device=device,
             tracker=tracker or [],
+            executor=cluster,
             on_result=on_result,
         )
     _print_sweep([result.path for result in results if result.outcome != "failed"], runs_dir)

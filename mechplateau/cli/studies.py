@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mechplateau.cli import bars
+from mechplateau.cli.executors import LOCAL, Address, Collect, ExecutorName, GpusPerRun, Place, Retries
 from mechplateau.cli.options import PATH_OPTION, Device, Jobs
 from mechplateau.devices import TRAINABLE, device_named
 from mechplateau.errors import UserError
@@ -19,6 +20,7 @@ from mechplateau.errors import UserError
 if TYPE_CHECKING:
     from mechplateau.studies import Figure, Study
     from mechplateau.studies.claims import Outcome
+    from mechplateau.training.executor import Executor
 
 DEFAULT_STUDY = "plateau"
 """The study that is meant where none is named."""
@@ -37,7 +39,9 @@ Out = Annotated[Path, typer.Option("--out", help="Where figures and their data a
 Seeds = Annotated[
     int, typer.Option(help="How many seeds, counted from 0; figures then show median and spread.")
 ]
-Threads = Annotated[int | None, typer.Option(help="CPU threads of each run (default: cores / jobs).")]
+Threads = Annotated[
+    int | None, typer.Option(help="CPU threads of each run (default: cores / jobs; on Ray 1).")
+]
 
 
 def figure(
@@ -52,15 +56,21 @@ def figure(
     seeds: Seeds = 1,
     runs_dir: RunsDir = Path("runs"),
     out: Out = Path("figures"),
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
     threads: Threads = None,
     device: Device = "cpu",
+    executor: ExecutorName = LOCAL,
+    address: Address = None,
+    gpus_per_run: GpusPerRun = None,
+    collect: Collect = False,
+    retries: Retries = None,
 ) -> None:
     """Train what a figure of a study needs, draw it, and say which of its claims hold."""
     name, slash, own = figure_id.rpartition("/")
     study = _study(name if slash else DEFAULT_STUDY)
     chosen = study.figure(own)
-    request = _request(study, [chosen], scale, seeds, runs_dir, out, jobs, threads, device)
+    place = Place(executor, address, gpus_per_run, collect, retries, device)
+    request = _request(study, [chosen], scale, seeds, runs_dir, out, jobs, threads, place)
     _make(study, [chosen], request)
 
 
@@ -103,14 +113,20 @@ def reproduce(
     seeds: Seeds = 1,
     runs_dir: RunsDir = Path("runs"),
     out: Out = Path("figures"),
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
     threads: Threads = None,
     device: Device = "cpu",
+    executor: ExecutorName = LOCAL,
+    address: Address = None,
+    gpus_per_run: GpusPerRun = None,
+    collect: Collect = False,
+    retries: Retries = None,
 ) -> None:
     """Make every figure of a study; an interrupted call goes on where it stopped."""
     chosen = _study(study)
     every = list(chosen.figures.values())
-    request = _request(chosen, every, scale, seeds, runs_dir, out, jobs, threads, device)
+    place = Place(executor, address, gpus_per_run, collect, retries, device)
+    request = _request(chosen, every, scale, seeds, runs_dir, out, jobs, threads, place)
     _make(chosen, every, request)
 
 
@@ -157,9 +173,9 @@ class _Request:
     seeds: range
     runs_dir: Path
     out: Path
-    jobs: int
+    jobs: int | None
     threads: int
-    device: str
+    place: Place
 
 
 def _request(
@@ -169,29 +185,38 @@ def _request(
     seeds: int,
     runs_dir: Path,
     out: Path,
-    jobs: int,
+    jobs: int | None,
     threads: int | None,
-    device: str,
+    place: Place,
 ) -> _Request:
     """Check everything before anything is trained, so that hours of it are not followed by a figure that cannot be
     written."""
-    from mechplateau.training.executor import cores
     from mechplateau.training.loop import MOST_THREADS
 
     _scale(study, figures, scale)
-    if jobs < 1:
+    if jobs is not None and jobs < 1:
         raise UserError(f"--jobs: expected at least 1, got {jobs}")
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise UserError(f"--threads: expected 1 to {MOST_THREADS}, got {threads}")
     several = _seeds(seeds)
-    device_named(device, TRAINABLE)
+    if not place.on_ray:  # there it is the nodes that must have it
+        device_named(place.device, TRAINABLE)
     for option, folder in (("--runs-dir", runs_dir), ("--out", out)):
         _make_folder(option, folder)
-    each = threads if threads is not None else max(1, cores() // jobs)
-    return _Request(scale, several, runs_dir, out, jobs, each, device)
+    return _Request(scale, several, runs_dir, out, jobs, place.threads(threads, jobs), place)
 
 
 def _make(study: Study, figures: Sequence[Figure], asked: _Request) -> None:
+    with asked.place.joined() as executor:
+        outcomes = _made(study, figures, asked, executor)
+    _print_claims(outcomes, asked.scale)
+    if asked.scale != "paper":
+        _print_reduced(study, figures, asked.scale)
+
+
+def _made(
+    study: Study, figures: Sequence[Figure], asked: _Request, executor: Executor | None
+) -> list[Outcome]:
     from mechplateau.studies.making import all_recipes, make_figure
     from mechplateau.studies.training import ensure
 
@@ -206,7 +231,8 @@ def _make(study: Study, figures: Sequence[Figure], asked: _Request) -> None:
             runs_dir=asked.runs_dir,
             jobs=asked.jobs,
             threads=asked.threads,
-            device=asked.device,
+            device=asked.place.device,
+            executor=executor,
             progress=bars.told,
         )
     for one in figures:
@@ -219,14 +245,13 @@ def _make(study: Study, figures: Sequence[Figure], asked: _Request) -> None:
             out=asked.out,
             jobs=asked.jobs,
             threads=asked.threads,
-            device=asked.device,
+            device=asked.place.device,
+            executor=executor,
             progress=bars.told,
         )
         outcomes += made.outcomes
         print(f"Figure {one.id}: {', '.join(str(path) for path in made.files)}")
-    _print_claims(outcomes, asked.scale)
-    if asked.scale != "paper":
-        _print_reduced(study, figures, asked.scale)
+    return outcomes
 
 
 def _print_reduced(study: Study, figures: Sequence[Figure], scale: str) -> None:

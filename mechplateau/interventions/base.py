@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import Field, model_validator
@@ -70,6 +71,11 @@ class Intervention(Config):
         return (self.stop is None or other.start < self.stop) and (
             other.stop is None or self.start < other.stop
         )
+
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        """Files that a run with it reads when it starts."""
+        return ()
 
     def begin(self, model: Any, task: TaskBase) -> None:
         """Change weights, once, at step `start`, before `attach`. A run that resumes does not do it again."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -67,6 +68,10 @@ class FromFile(Intervention):
     def taken_from(cls, tensors: Mapping[str, Tensor], fields: Mapping[str, Any]) -> dict[str, Tensor]:
         """The tensors of the file that these fields ask for."""
         raise NotImplementedError
+
+    @property
+    def reads(self) -> tuple[Path, ...]:
+        return (local_path(self.source),)
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors taken, on the CPU.

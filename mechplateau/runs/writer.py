@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from torch import Tensor
 
 from mechplateau.config import RunConfig
-from mechplateau.errors import RunError
+from mechplateau.errors import RunError, RunInUse
 from mechplateau.files import explained, leftovers, take_lock, write_text
 from mechplateau.runs import table
 from mechplateau.runs.cadence import Cadence
@@ -290,7 +290,7 @@ class RunWriter:
             try:
                 return take_lock(self.layout.lock, patience)
             except BlockingIOError:
-                raise RunError(
+                raise RunInUse(
                     f"{self.layout.root}: another process is working on this run; wait for it"
                 ) from None
 

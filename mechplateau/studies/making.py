@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,15 @@ from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 from mechplateau.files import explained, local_path, write_atomic, write_text
 from mechplateau.progress import Progress
-from mechplateau.runs import Run
+from mechplateau.runs import Run, load_run
 from mechplateau.studies.claims import Outcome, check_all
 from mechplateau.studies.drawing import draw
 from mechplateau.studies.figures import Figure, Material
 from mechplateau.studies.recipes import PAPER, checked_scale, needed, waves
 from mechplateau.studies.study import Study
 from mechplateau.studies.training import ensure, finished_runs
+from mechplateau.training.executor import Executor, Job, job_function, submit
+from mechplateau.training.loop import torch_threads
 from mechplateau.views.configs import differing_settings
 
 
@@ -48,14 +50,16 @@ def make_figure(
     seeds: Sequence[int] = (0,),
     runs_dir: str | Path = Path("runs"),
     out: str | Path = Path("figures"),
-    jobs: int = 1,
+    jobs: int | None = 1,
     threads: int = 1,
     device: str = "cpu",
+    executor: Executor | None = None,
     progress: Progress | str | None = None,
 ) -> FigureResult:
     """Train what is missing, then write `STUDY-ID.png`, `.pdf`, `.parquet` and `.json` into `out`.
 
-    `progress` makes bars, as tqdm does (`mechplateau.progress`).
+    `progress` makes bars, as tqdm does (`mechplateau.progress`). An `executor`, as for `sweep`, also measures what the
+    figure wants to know of its runs' checkpoints, a job a run.
 
     The claims also look at the runs that the figure's own are compared to.
 
@@ -70,14 +74,17 @@ def make_figure(
         raise UserError("seeds: expected at least one")
     with explained(out):
         out.mkdir(parents=True, exist_ok=True)
-    options = {"runs_dir": runs_dir, "jobs": jobs, "threads": threads, "device": device}
+    options = {"runs_dir": runs_dir, "jobs": jobs, "threads": threads, "device": device, "executor": executor}
     runs = ensure(study.recipes, wanted, seeds, scale, **options, progress=progress)  # type: ignore[arg-type]
     own = {name: runs[name] for name in figure.recipes}
     measured = {}
     if figure.checkpoints is not None:
         measure = figure.checkpoints.measure
+        # A study or a measure of a notebook's is not known elsewhere.
+        if executor is not None and type(figure.checkpoints).__module__.startswith("mechplateau."):
+            _measure_ahead(study, figure, scale, own, jobs, threads, executor)
         measured = {
-            name: [measure(run, scale, jobs=jobs, progress=progress) for run in several]
+            name: [measure(run, scale, jobs=jobs or 1, progress=progress) for run in several]
             for name, several in own.items()
         }
     tables = {name: [run.metrics for run in several] for name, several in own.items()}
@@ -98,6 +105,39 @@ def make_figure(
     found = _verdict(study, figure, scale, seeds, runs, outcomes)
     write_text(verdict, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     return FigureResult(figure, (png, pdf, parquet, verdict), outcomes)
+
+
+def _measure_ahead(
+    study: Study,
+    figure: Figure,
+    scale: str,
+    runs: Mapping[str, Sequence[Run]],
+    jobs: int | None,
+    threads: int,
+    executor: Executor,
+) -> None:
+    """Have an executor measure each run's checkpoints: what it finds is kept beside the run, and read there."""
+    folders = dict.fromkeys(run.path for several in runs.values() for run in several)
+    given = {"study": study.name, "figure": figure.id, "scale": scale}
+    results = submit(
+        [Job("measure_checkpoints", given, folder, threads) for folder in folders],
+        workers=jobs,
+        executor=executor,
+    )
+    for result in results:
+        if result.outcome == "failed":
+            raise UserError(f"{result.job.folder}: {result.message}; run the command again to go on")
+
+
+@job_function("measure_checkpoints")
+def _measure_checkpoints(folder: Path, threads: int, *, study: str, figure: str, scale: str) -> None:
+    """Measure the kept checkpoints of a folder's run, for a figure."""
+    from mechplateau.studies import study_named
+
+    wanted = study_named(study).figure(figure).checkpoints
+    if wanted is not None:
+        with torch_threads(threads):
+            wanted.measure(load_run(folder), scale, jobs=1)
 
 
 def compared_to(study: Study, figure: Figure) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from mechplateau.errors import ConfigError, UserError
 from mechplateau.progress import Bar, Progress, bars
 from mechplateau.runs import Run, is_or_says_finished, load_run
 from mechplateau.studies.recipes import NotReady, Recipes, config_of, waves
+from mechplateau.training.executor import Executor
 from mechplateau.training.sweep import SweepResult, sweep
 
 
@@ -21,9 +22,10 @@ def ensure(
     scale: str,
     *,
     runs_dir: Path,
-    jobs: int = 1,
+    jobs: int | None = 1,
     threads: int = 1,
     device: str = "cpu",
+    executor: Executor | None = None,
     progress: Progress | str | None = None,
 ) -> dict[str, list[Run]]:
     """The finished runs of the recipes of these names, trained where they are missing.
@@ -35,6 +37,7 @@ def ensure(
         names: which.
         seeds, scale, runs_dir: with which seeds, at which scale, and where.
         jobs, threads, device: runs at a time, threads of each, and where they train.
+        executor: who trains them, as for `sweep`; None: processes on this machine.
         progress: makes a bar of runs, as tqdm does (`mechplateau.progress`), which is told of each that was trained.
 
     Returns:
@@ -49,7 +52,7 @@ def ensure(
         """Of each run once, though several recipes may be the same run at this scale."""
         return _longest([config_of(recipes, name, seed, scale, runs_dir) for name, seed in wave], runs_dir)
 
-    options = {"runs_dir": runs_dir, "jobs": jobs, "threads": threads, "device": device}
+    options = {"runs_dir": runs_dir, "jobs": jobs, "threads": threads, "device": device, "executor": executor}
     with closing(bars(progress)(total=len(configs(first)) + len(second), desc="runs")) as bar:
         for wave in (first, second):
             results = sweep(configs(wave), **options, on_result=lambda result: _tell(bar, result))  # type: ignore[arg-type]

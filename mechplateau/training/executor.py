@@ -1,4 +1,4 @@
-"""Work in processes of its own: one function takes jobs, and local processes serve it.
+"""Work in processes of its own: one function takes jobs, and local processes serve it, or a cluster.
 
 A job is a registered function, plain arguments and the folder it writes; what comes of it lies in that folder. Classes
 that the caller has registered (tasks, model kinds, interventions, measurements; also a notebook's) travel to the
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import Any, BinaryIO, Literal, Protocol, TypeVar
 
 from mechplateau.errors import ConfigError, UserError
 from mechplateau.interventions import base as interventions
@@ -30,6 +30,11 @@ from mechplateau.tasks import base as tasks
 from mechplateau.training.interrupt import terminable
 
 logger = logging.getLogger("mechplateau")
+
+STOPPED = 130
+"""Exit code of a job's process that was asked to stop."""
+IN_USE = 75
+"""Exit code of a job's process whose folder another process holds."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -47,12 +52,16 @@ class Job:
         arguments: what it is given by name, besides `folder` and `threads`: text, numbers, lists and mappings.
         folder: where it writes; the only thing it changes.
         threads: CPU threads it uses.
+        reads: files it reads, besides those in its folder.
+        alone: no other process may work in its folder at the same time.
     """
 
     function: str
     arguments: Mapping[str, Any]
     folder: Path
     threads: int = 1
+    reads: tuple[Path, ...] = ()
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -63,11 +72,27 @@ class JobResult:
         job: which one.
         outcome: finished now, skipped since it was finished already, or failed.
         message: the last line that a failed job printed.
+        tries: how often it was begun: more than once where a cluster lost it.
     """
 
     job: Job
     outcome: Outcome
     message: str = ""
+    tries: int = 1
+
+
+class Executor(Protocol):
+    """Does jobs: local processes, or a cluster."""
+
+    def do(
+        self,
+        jobs: Sequence[Job],
+        *,
+        workers: int | None,
+        finished: Callable[[Job], bool],
+        on_result: Callable[[JobResult], None],
+    ) -> list[JobResult]:
+        """As `submit`; with None as many at a time as there is room for."""
 
 
 def job_function(name: str) -> Callable[[_Function], _Function]:
@@ -83,7 +108,8 @@ def job_function(name: str) -> Callable[[_Function], _Function]:
 def submit(
     jobs: Sequence[Job],
     *,
-    workers: int,
+    workers: int | None,
+    executor: Executor | None = None,
     finished: Callable[[Job], bool] = lambda job: False,
     on_result: Callable[[JobResult], None] = lambda result: None,
 ) -> list[JobResult]:
@@ -93,7 +119,8 @@ def submit(
 
     Args:
         jobs: what to do, in this order.
-        workers: processes at a time.
+        workers: processes at a time; None: as many as the executor has room for, one on the local machine.
+        executor: who does them; None: local processes.
         finished: asked just before a job would start: whether its folder holds all that it would write. Where it raises
             a UserError, the job has failed.
         on_result: called with each result as its job ends, from any thread.
@@ -104,37 +131,53 @@ def submit(
     Raises:
         ConfigError: a function is not registered, or `workers` is below 1; then nothing is done.
     """
-    if workers < 1:
+    if workers is not None and workers < 1:
         raise ConfigError(f"workers: expected at least 1, got {workers}")
     for job in jobs:
         if job.function not in _FUNCTIONS:
             raise ConfigError(
                 f"job: unknown function {job.function!r}; known: {', '.join(sorted(_FUNCTIONS))}"
             )
-    children: set[subprocess.Popen[bytes]] = set()
-    stopping = threading.Event()
+    chosen = executor or LocalProcesses()
+    return chosen.do(jobs, workers=workers, finished=finished, on_result=on_result)
 
-    def one(job: Job) -> JobResult:
-        try:
-            done = finished(job)
-        except UserError as error:
-            result = JobResult(job, "failed", str(error))
-        else:
-            if not done and stopping.is_set():
-                return JobResult(job, "failed", "interrupted")
-            result = JobResult(job, "skipped") if done else _done(job, children)
-        on_result(result)
-        return result
 
-    with ThreadPoolExecutor(workers) as pool, terminable():
-        try:
-            return list(pool.map(one, jobs))
-        except BaseException:
-            # Each child saves and stops; rerunning the command resumes them.
-            stopping.set()
-            for child in list(children):
-                child.terminate()
-            raise
+class LocalProcesses:
+    """Does jobs in processes on this machine."""
+
+    def do(
+        self,
+        jobs: Sequence[Job],
+        *,
+        workers: int | None,
+        finished: Callable[[Job], bool],
+        on_result: Callable[[JobResult], None],
+    ) -> list[JobResult]:
+        """As `Executor.do`."""
+        children: set[subprocess.Popen[bytes]] = set()
+        stopping = threading.Event()
+
+        def one(job: Job) -> JobResult:
+            try:
+                done = finished(job)
+            except UserError as error:
+                result = JobResult(job, "failed", str(error))
+            else:
+                if not done and stopping.is_set():
+                    return JobResult(job, "failed", "interrupted")
+                result = JobResult(job, "skipped") if done else _done(job, children)
+            on_result(result)
+            return result
+
+        with ThreadPoolExecutor(workers or 1) as pool, terminable():
+            try:
+                return list(pool.map(one, jobs))
+            except BaseException:
+                # Each child saves and stops; rerunning the command resumes them.
+                stopping.set()
+                for child in list(children):
+                    child.terminate()
+                raise
 
 
 def _done(job: Job, children: set[subprocess.Popen[bytes]]) -> JobResult:
@@ -151,7 +194,12 @@ def _done(job: Job, children: set[subprocess.Popen[bytes]]) -> JobResult:
     if process.returncode == 0:
         return JobResult(job, "finished")
     lines = output.decode(errors="replace").strip().splitlines()
-    return JobResult(job, "failed", lines[-1] if lines else f"exit code {process.returncode}")
+    return JobResult(job, "failed", failure(lines[-1] if lines else "", process.returncode))
+
+
+def failure(line: str, code: int) -> str:
+    """What is said of a job that failed: the last line that it printed, else its exit code."""
+    return line or f"exit code {code}"
 
 
 def packed(job: Job) -> bytes:

@@ -13,7 +13,7 @@ from mechplateau.errors import ConfigError
 from mechplateau.files import local_path
 from mechplateau.runs import is_finished
 from mechplateau.schema import override
-from mechplateau.training.executor import Job, JobResult, Outcome, job_function, submit
+from mechplateau.training.executor import Executor, Job, JobResult, Outcome, job_function, submit
 from mechplateau.training.loop import train
 from mechplateau.training.trackers import mirrored
 
@@ -27,12 +27,14 @@ class SweepResult:
         path: its folder.
         outcome: finished now, skipped since it was finished already, or failed.
         message: the last line that a failed run printed.
+        tries: how often it was begun: more than once where a cluster lost it.
     """
 
     config: RunConfig
     path: Path
     outcome: Outcome
     message: str = ""
+    tries: int = 1
 
 
 def expand(
@@ -75,32 +77,43 @@ def sweep(
     configs: Sequence[RunConfig],
     *,
     runs_dir: str | Path,
-    jobs: int,
+    jobs: int | None,
     threads: int,
     device: str,
     tracker: Sequence[str] = (),
+    executor: Executor | None = None,
     on_result: Callable[[SweepResult], None] = lambda result: None,
 ) -> list[SweepResult]:
     """Run what is not finished, `jobs` at a time; one that fails does not stop the others.
 
     Each run is a process of its own with `threads` CPU threads, and so bitwise what it is alone with as many.
-    After an interruption the same call runs only what is left.
+    After an interruption the same call runs only what is left. With an `executor` such as
+    `mechplateau.training.cluster.on_ray.RayCluster` they run there, and `jobs` may be None: as many as it has room for.
     """
-    if jobs < 1:
+    if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs: expected at least 1, got {jobs}")
     root = local_path(runs_dir)
     of_folder = {root / config.run_name: config for config in configs}
 
     def result_of(done: JobResult) -> SweepResult:
-        return SweepResult(of_folder[done.job.folder], done.job.folder, done.outcome, done.message)
+        config = of_folder[done.job.folder]
+        return SweepResult(config, done.job.folder, done.outcome, done.message, done.tries)
 
     given = {"device": device, "tracker": list(tracker)}
     results = submit(
         [
-            Job("train", {"config": config.data(), **given}, root / config.run_name, threads)
+            Job(
+                "train",
+                {"config": config.data(), **given},
+                root / config.run_name,
+                threads,
+                reads=config.reads,
+                alone=True,
+            )
             for config in configs
         ],
         workers=jobs,
+        executor=executor,
         finished=lambda job: is_finished(job.folder, of_folder[job.folder]),
         on_result=lambda done: on_result(result_of(done)),
     )

@@ -1,0 +1,8 @@
+"""Jobs on the machines of a Ray cluster, with the optional extra `ray`.
+
+on_ray      the executor, on the driver's machine
+joining     finding, joining or starting a cluster
+tries       which jobs are begun again
+node        what happens on a node
+desk        what nodes ask and tell
+"""

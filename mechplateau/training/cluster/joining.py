@@ -1,0 +1,123 @@
+"""Joining a Ray cluster, or starting one on this machine, and what can be said of its nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from mechplateau.errors import UserError
+from mechplateau.training.executor import cores
+
+_CONNECT_SECONDS = 5.0
+_LOCAL_STORE = 128 * 2**20
+"""Bytes of the object store of a cluster that is started here: runs are files, and little goes through it."""
+
+
+def ray_module() -> Any:
+    """The library.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    # Set before Ray is imported: it asks and reports nothing then.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise UserError(
+            "--executor ray: Ray is not installed; pip install 'mechplateau[ray]' on every node of the cluster"
+        ) from None
+    return ray
+
+
+@contextmanager
+def joined(address: str | None) -> Iterator[Any]:
+    """The library, with a connection: to the cluster at this address, at RAY_ADDRESS, or to one that is started here
+    and ends with the connection. One that the caller has made before is used, and left open.
+
+    Raises:
+        UserError: Ray is not installed, no cluster answers, or it is of another version.
+    """
+    ray = ray_module()
+    if ray.is_initialized():
+        yield ray
+        return
+    chosen = address or os.environ.get("RAY_ADDRESS") or None
+    if chosen is not None:
+        _check_address(chosen)
+    local: dict[str, Any] = {
+        "address": "local",
+        "num_cpus": cores(),
+        "include_dashboard": False,
+        "object_store_memory": _LOCAL_STORE,
+    }
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        try:
+            given = local if chosen is None else {"address": chosen}
+            ray.init(**given, log_to_driver=False, logging_level="CRITICAL")
+        except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+            what = f"the cluster at {chosen} cannot be joined" if chosen else "no cluster can be started here"
+            raise UserError(f"--executor ray: {what} ({_in_a_line(error)})") from None
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def nodes_for(ray: Any, threads: int, gpus: float) -> list[Mapping[str, Any]]:
+    """The nodes that could hold a job.
+
+    Raises:
+        UserError: there are none.
+    """
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    fitting = [
+        node
+        for node in alive
+        if node["Resources"].get("CPU", 0) >= threads and node["Resources"].get("GPU", 0) >= gpus
+    ]
+    if not fitting:
+        most = max((int(node["Resources"].get("CPU", 0)) for node in alive), default=0)
+        devices = max((node["Resources"].get("GPU", 0) for node in alive), default=0)
+        raise UserError(
+            f"--executor ray: expected a node with {threads} CPUs and {gpus:g} GPUs for a run (its threads, "
+            f"--gpus-per-run), got nodes of at most {most} CPUs and {devices:g} GPUs"
+        )
+    return fitting
+
+
+def _check_address(address: str) -> None:
+    """Ray itself waits for minutes where nothing answers."""
+    if address.startswith("ray://"):
+        raise UserError(
+            f"--address {address}: expected the cluster's own address (HOST:6379), given on one of its nodes; "
+            "Ray's client is not supported"
+        )
+    if address in ("auto", "local"):
+        return
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or not host:
+        raise UserError(f"--address {address}: expected HOST:PORT, as `ray start` prints it, or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            f"--address {address}: no Ray cluster answers ({reason}); start one with `ray start --head`, or leave the "
+            "address out (and RAY_ADDRESS unset) to start one here"
+        ) from None
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def hosts(nodes: Sequence[Mapping[str, Any]]) -> str:
+    """The names of nodes."""
+    return ", ".join(str(node["NodeManagerHostname"]) for node in nodes)

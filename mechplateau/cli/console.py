@@ -18,7 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Column, Table
+from rich.table import Table
 
 from mechplateau.cli.tables import print_table, shown_runs
 from mechplateau.config import RunConfig
@@ -172,30 +172,24 @@ def print_runs(table: pd.DataFrame, unreadable: Mapping[str, str], nothing: str)
 
 
 @contextmanager
-def sweep_progress(
-    configs: Sequence[RunConfig], table: bool = False
-) -> Iterator[Callable[[SweepResult], None]]:
-    """A line for every run of a sweep as it ends, and a count at the end; with `table` also what became of each."""
+def sweep_progress(configs: Sequence[RunConfig]) -> Iterator[Callable[[SweepResult], None]]:
+    """A line for every run of a sweep as it ends, and a count at the end."""
     console = Console()
     counts = {"finished": 0, "skipped": 0, "failed": 0}
     console.print(counted(len(configs), "run"), highlight=False)
 
-    ends = Table("run", "outcome", Column("tries", justify="right"), box=None, padding=(0, 2, 0, 0))
-
     def on_result(result: SweepResult) -> None:
         counts[result.outcome] += 1
-        ends.add_row(escape(result.config.run_name), result.outcome, str(result.tries))
         done = sum(counts.values())
         reason = f": {result.message}" if result.message else ""
+        tries = f" at try {result.tries}" if result.tries > 1 else ""
         console.print(
-            escape(f"[{done}/{len(configs)}] {result.config.run_name} {result.outcome}{reason}"),
+            escape(f"[{done}/{len(configs)}] {result.config.run_name} {result.outcome}{tries}{reason}"),
             highlight=False,
             soft_wrap=True,
         )
 
     yield on_result
-    if table:
-        console.print(ends, highlight=False)
     console.print(", ".join(f"{number} {name}" for name, number in counts.items()), highlight=False)
 
 

@@ -216,7 +216,7 @@ def sweep(
     _check_trackers(tracker)
     chosen = None if seeds is None else range(first_seed, first_seed + seeds)
     configs = expand(_data(source, preset), set_ or [], chosen)
-    with place.joined() as cluster, sweep_progress(configs, table=place.on_ray) as on_result:
+    with place.joined() as cluster, sweep_progress(configs) as on_result:
         results = run_sweep(
             configs,
             runs_dir=runs_dir,

@@ -35,7 +35,7 @@ class Seen:
         layer: its number.
         window: keys a query may attend to, itself included; None: all before it.
         causal: whether keys after the query are out of reach.
-        out: masses on the sets and statistics of the rows.
+        out: masses on the sets, and of the rows' statistics the entropy.
     """
 
     layer: int
@@ -126,7 +126,7 @@ def _of_lens(layer: int, attention: Any, sets: Sequence[mk.PositionSet], tell: L
             soft_cap=cfg.attn_scores_soft_cap if cfg.attn_scores_soft_cap > 0 else None,
             allowed=None if window is None else mk.Offsets(0, window - 1),
             metric_sets=sets,
-            row_statistics=True,
+            row_statistics="entropy",
         )
         tell(Seen(layer, window, causal, out))
         return attention.hook_z(out.output)
@@ -152,7 +152,7 @@ def _of_ours(
         _require_whole(layer, offset, padding)
         entries = attention._scaled(0, q.shape[1], k.shape[1])
         out = attention.fused(
-            q, k, v, intervene=entries, c=attention.scale_factor, metric_sets=sets, row_statistics=True
+            q, k, v, intervene=entries, c=attention.scale_factor, metric_sets=sets, row_statistics="entropy"
         )
         assert isinstance(out, mk.AttentionOutputWithStatistics)
         tell(Seen(layer, None, True, out))

@@ -139,6 +139,7 @@ class MaskedAttention(Attention):
                 intervene=entries,
                 c=self.scale_factor,
                 metric_sets=() if record is None else record.metric_sets,
+                row_mass=record is not None,
             )
             if record is not None:
                 record.row_mass, record.set_mass = out.row_mass, out.set_mass

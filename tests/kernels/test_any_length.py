@@ -305,14 +305,16 @@ def test_it_maps():
 def test_the_operation_keeps_its_promises():
     q, k, v = tensors(7, 2, 66, 1, 4, 4, torch.float32)
     held, numbers = encode(Sets([mk.Offsets(1, 1), CODES_OF_66], None, None))
-    kind = Kind(True, 0.5, 0.0, True, 1.0, 0.0, 2, False, False, True, "blocked", "auto")
+    kind = Kind(True, 0.5, 0.0, True, 1.0, 0.0, 2, False, False, "all", True, "blocked", "auto")
     arguments = (q, k, v, None, held, numbers, *kind)
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_static", "test_aot_dispatch_dynamic")
     torch.library.opcheck(torch.ops.mechplateau.attention.default, arguments, test_utils=tests)
     mass = torch.ones(2, 1, 66)
     for grads in ((v, mass, mass[:, :, None].expand(-1, -1, 2, -1), mass), (v, None, None, None)):
         torch.library.opcheck(
-            torch.ops.mechplateau.attention_backward.default, (*grads, *arguments), test_utils=tests
+            torch.ops.mechplateau.attention_backward.default,
+            (*grads, None, None, *arguments),
+            test_utils=tests,
         )
 
 
@@ -350,11 +352,18 @@ def test_what_cannot_be_done_is_said(options, message):
 MEMORY = r"""
 import re, sys, torch, mechplateau_kernels as mk
 torch.set_num_threads(1)
-operation, pos = getattr(mk, sys.argv[1]), int(sys.argv[2])
+operations, pos = [getattr(mk, sys.argv[1])] if sys.argv[1] != "both" else [], int(sys.argv[2])
 def run(pos):
     q, k, v = (torch.randn(1, pos, 1, 64, requires_grad=True) for _ in range(3))
-    out = operation(q, k, v, metric_sets=[mk.Offsets(1, 1), mk.First(1)], row_statistics=True)
-    (out.output.sum() + out.set_mass.sum() + out.entropy.sum()).backward()
+    sets = [mk.Offsets(1, 1), mk.First(1)]
+    for operation in operations:
+        out = operation(q, k, v, metric_sets=sets, row_statistics=True)
+        (out.output.sum() + out.set_mass.sum() + out.entropy.sum()).backward()
+    if not operations:
+        out = mk.softmax_attention(q, k, v, metric_sets=sets, row_statistics="entropy", algorithm="lse")
+        (out.output.sum() + out.set_mass.sum() + out.entropy.sum()).backward()
+        out = mk.linear_attention(q, k, v, metric_sets=sets, row_mass=False, algorithm="chunk")
+        (out.output.sum() + out.set_mass.sum()).backward()
 def peak():
     return int(re.search(r"VmHWM:\s*(\d+) kB", open("/proc/self/status").read())[1])
 run(256)
@@ -365,9 +374,10 @@ print(peak() - before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of a process from /proc")
-@pytest.mark.parametrize("operation", ["linear_attention", "softmax_attention"])
+@pytest.mark.parametrize("operation", ["linear_attention", "softmax_attention", "both"])
 def test_memory_grows_with_the_length_and_not_with_its_square(operation):
-    """Forward and backward, each length in a fresh process; a map would grow 16 times."""
+    """Forward and backward, each length in a fresh process; a map would grow 16 times. "both": softmax by sums of
+    exponentials, and linear in chunks."""
     peaks = []
     for pos in (2048, 8192):
         done = subprocess.run(

@@ -100,10 +100,10 @@ def test_the_table_of_algorithms_is_explained():
         "mk.softmax_attention(q, q, q); mk.linear_attention(q[:, :9], q[:, :9], q[:, :9]); print(mk.report())"
     )
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:5]] == ["tile", "tiled", "map", "blocked"]
+    assert [line.split()[0] for line in lines[1:7]] == ["tile", "tiled", "map", "blocked", "lse", "chunk"]
     if not torch.cuda.is_available():
-        assert lines[5].startswith("on cpu: torch (the tensors are on the CPU")
-        assert lines[6:] == ["linear_attention has run: map", "softmax_attention has run: blocked"]
+        assert lines[7].startswith("on cpu: torch (the tensors are on the CPU")
+        assert lines[8:] == ["linear_attention has run: map", "softmax_attention has run: lse"]
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._dispatch import full_precision
+from .._dispatch import device_obstacle, full_precision
 from .._launch import kind as number_kind
 from .._launch import layout, regular
 from .._library import define, define_vmap, differentiable, fold, unfold
 from .._selfcheck import trusted
-from . import blocked, reference
+from . import blocked, chunk, lse, reference
+from .choose import tiled_obstacle
 from .kind import PER_SET, Kind, Sets, decode, encode
 from .results import AttentionOutput, AttentionOutputWithStatistics
 
@@ -25,12 +26,14 @@ __all__ = ["run"]
 
 ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? c_tensor, Tensor[] held, int[] numbers, bool softmax, float scale, "
-    "float soft_cap, bool causal, float c, float bias, int n_sets, bool allowed, bool intervene, bool statistics, "
-    "str algorithm, str precision"
+    "float soft_cap, bool causal, float c, float bias, int n_sets, bool allowed, bool intervene, str statistics, "
+    "bool row_mass, str algorithm, str precision"
 )
 N_FLAGS = len(Kind._fields)
 N_GRADS = 4
 """Outputs with a gradient: output, row mass, set mass, entropy."""
+N_KEPT = 2
+"""What the algorithm `lse` needs again for gradients: what its kernel gave, and the logarithms of its sums."""
 
 
 def _configuration(
@@ -65,10 +68,35 @@ def _forward(
         q, k, v = regular(q), regular(k), regular(v)
         configuration = _configuration((q, k, v, v), c_tensor, sets, kind)
         if trusted("attention", q.device, configuration, tiled_check.forward_is_right):
-            return tiled_launch.forward(q, k, v, c_tensor, sets, kind)[:6]
+            return _owned(_asked_for(tiled_launch.forward(q, k, v, c_tensor, sets, kind), kind))
     with full_precision(q.device):
-        results = blocked.forward(q, k, v, c_tensor, sets, kind)
-    return (results[0].contiguous(), *results[1:])
+        if kind.algorithm == "lse":
+            results = lse.forward(q, k, v, sets, kind)
+        elif kind.algorithm == "chunk":
+            results = chunk.forward(q, k, v, sets, kind)
+        else:
+            results = blocked.forward(q, k, v, c_tensor, sets, kind)
+    return _owned(_asked_for(results, kind))
+
+
+def _owned(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Contiguous and none a view, which a hook could not change in place while gradients are wanted."""
+    return tuple(
+        x.clone(memory_format=torch.contiguous_format) if x._is_view() else x.contiguous() for x in results
+    )
+
+
+def _asked_for(results: Sequence[Tensor], kind: Kind) -> tuple[Tensor, ...]:
+    """What `_forward_fake` promises, and nothing that was not asked for."""
+    output, row_mass, set_mass, largest, place, entropy, *kept = results
+    return (
+        output,
+        row_mass if kind.row_mass else row_mass[..., :0].clone(),
+        set_mass,
+        *(x if kind.statistics == "all" else x[..., :0].clone() for x in (largest, place)),
+        entropy,
+        *(kept if kind.algorithm == "lse" else (row_mass.new_empty(0) for _ in range(N_KEPT))),
+    )
 
 
 def _forward_fake(
@@ -78,25 +106,35 @@ def _forward_fake(
     kind = Kind(*flags)
     batch, pos, heads, _ = q.shape
     dtype = torch.float64 if q.dtype == torch.float64 else torch.float32
-    wanted = pos if kind.statistics else 0
+    largest = pos if kind.statistics == "all" else 0
+    row_mass = q.new_empty(batch, heads, pos if kind.row_mass else 0, dtype=dtype)
+    kept = lse.kept_shapes(q, v, kind) if kind.algorithm == "lse" else ((0,),) * N_KEPT
     return (
         v.new_empty(batch, pos, heads, v.shape[3]),
-        q.new_empty(batch, heads, pos, dtype=dtype),
+        row_mass,
         q.new_empty(batch, heads, kind.n_sets, pos, dtype=dtype),
-        q.new_empty(batch, heads, wanted, dtype=dtype),
-        q.new_empty(batch, heads, wanted, dtype=torch.int64),
-        q.new_empty(batch, heads, wanted, dtype=dtype),
+        q.new_empty(batch, heads, largest, dtype=dtype),
+        q.new_empty(batch, heads, largest, dtype=torch.int64),
+        q.new_empty(batch, heads, pos if kind.statistics else 0, dtype=dtype),
+        *(q.new_empty(shape, dtype=dtype) for shape in kept),
     )
 
 
 def _backward(
     grad_output: Tensor, grad_row: Tensor | None, grad_set: Tensor | None, grad_entropy: Tensor | None,
-    q: Tensor, k: Tensor, v: Tensor, c_tensor: Tensor | None, held: Sequence[Tensor], numbers: Sequence[int],
-    *flags: Any,
+    kept: Tensor | None, sums: Tensor | None, q: Tensor, k: Tensor, v: Tensor, c_tensor: Tensor | None,
+    held: Sequence[Tensor], numbers: Sequence[int], *flags: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     kind = Kind(*flags)
     sets = decode(held, numbers, kind)
     masses = (grad_row, grad_set, grad_entropy)
+    if q.device.type == "cuda" and (
+        kind.algorithm == "lse" or (kind.algorithm == "chunk" and grad_set is not None)
+    ):
+        # There, what is gathered would be added up in any order.
+        others = (sets.allowed, sets.intervene)
+        obstacle = device_obstacle(q.device) or tiled_obstacle(q, v, kind.c, sets.metric, others)
+        kind = kind._replace(algorithm="blocked" if obstacle else "tiled")
     if kind.algorithm == "tiled":
         from . import tiled_check, tiled_launch
 
@@ -108,21 +146,28 @@ def _backward(
         if trusted("attention_backward", q.device, configuration, tiled_check.backward_is_right):
             return tiled_launch.backward(grad_output, *masses, q, k, v, c_tensor, sets, kind)
     with full_precision(q.device):
-        grads = blocked.backward(grad_output, *masses, q, k, v, c_tensor, sets, kind)
+        if kind.algorithm == "lse":
+            assert kept is not None
+            assert sums is not None
+            grads = lse.backward(grad_output, grad_set, grad_entropy, kept, sums, q, k, v, sets, kind)
+        elif kind.algorithm == "chunk":
+            grads = chunk.backward(grad_output, grad_set, q, k, v, sets, kind)
+        else:
+            grads = blocked.backward(grad_output, *masses, q, k, v, c_tensor, sets, kind)
     return grads[0].contiguous(), grads[1].contiguous(), grads[2].contiguous()
 
 
 def _backward_fake(
     grad_output: Tensor, grad_row: Tensor | None, grad_set: Tensor | None, grad_entropy: Tensor | None,
-    q: Tensor, k: Tensor, v: Tensor, *rest: Any,
+    kept: Tensor | None, sums: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *rest: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
-define(f"attention({ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)", _forward, _forward_fake)
+define(f"attention({ARGUMENTS}) -> ({', '.join(['Tensor'] * 8)})", _forward, _forward_fake)
 define(
     "attention_backward(Tensor grad_output, Tensor? grad_row, Tensor? grad_set, Tensor? grad_entropy, "
-    f"{ARGUMENTS}) -> (Tensor, Tensor, Tensor)",
+    f"Tensor? kept, Tensor? sums, {ARGUMENTS}) -> (Tensor, Tensor, Tensor)",
     _backward,
     _backward_fake,
 )
@@ -158,7 +203,7 @@ def _forward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple
 
 def _backward_vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
     size = info.batch_size
-    n = N_GRADS
+    n = N_GRADS + N_KEPT
     dims = [*in_dims[n : n + 4], _dims_of_held(in_dims[n + 4], arguments[n + 4])]
     folded = _fold_inputs(size, dims, arguments[n : n + 6])
     grads = [
@@ -180,13 +225,17 @@ def _split(arguments: tuple[Any, ...]) -> tuple[Kind, tuple[int, ...], list[Tens
 
 
 def _backward_operation(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    kind, numbers, held = _split(arguments[N_GRADS + 4 :])
-    return torch.ops.mechplateau.attention_backward(*arguments[: N_GRADS + 4], held, numbers, *kind)
+    tensors = N_GRADS + N_KEPT + 4
+    kind, numbers, held = _split(arguments[tensors:])
+    return torch.ops.mechplateau.attention_backward(*arguments[:tensors], held, numbers, *kind)
 
 
 def _gradients_by_reference(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    *grads, q, k, v, c_tensor = arguments[: N_GRADS + 4]
-    kind, numbers, held = _split(arguments[N_GRADS + 4 :])
+    # What was kept of the results is not looked at: it is made again.
+    tensors = N_GRADS + N_KEPT + 4
+    *given, q, k, v, c_tensor = arguments[:tensors]
+    grads = given[:N_GRADS]
+    kind, numbers, held = _split(arguments[tensors:])
     sets = decode(held, numbers, kind)
 
     def outputs(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
@@ -196,8 +245,8 @@ def _gradients_by_reference(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     # The products of a backward pass are autocast as well where it runs inside autocast.
     with full_precision(q.device):
         results, pull_back = torch.func.vjp(outputs, q, k, v)[:2]
-        given = zip(results, grads, strict=True)
-        return pull_back(tuple(torch.zeros_like(x) if g is None else g for x, g in given))
+        pairs = zip(results, grads, strict=True)
+        return pull_back(tuple(torch.zeros_like(x) if g is None else g for x, g in pairs))
 
 
 _differentiable_backward = differentiable(_backward_operation, _gradients_by_reference)
@@ -214,13 +263,14 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         kind, numbers, held = _split(inputs[4:])
-        ctx.save_for_backward(*inputs[:4], *held)
+        kept = output[6:] if kind.algorithm == "lse" else (None,) * N_KEPT
+        ctx.save_for_backward(*inputs[:4], *kept, *held)
         ctx.flags = (*kind, *numbers)
         ctx.set_materialize_grads(False)
         # As in the reference: masses do not depend on v, and what is empty depends on nothing.
         scored = any(ctx.needs_input_grad[:2])
-        without = [output[3], output[4]]
-        if not scored:
+        without = [output[3], output[4], *output[6:]]
+        if not scored or not kind.row_mass:
             without.append(output[1])
         if not scored or kind.n_sets == 0:
             without.append(output[2])
@@ -230,12 +280,17 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        q, k, v, c_tensor, *held = ctx.saved_tensors
+        q, k, v, c_tensor, *rest = ctx.saved_tensors
+        kept, held = rest[:N_KEPT], rest[N_KEPT:]
         grad_output = q.new_zeros(v.shape) if grads[0] is None else grads[0]
         kind = Kind(*ctx.flags[:N_FLAGS])
         # A trace hands back zeros also where an output is empty.
-        of_masses = (grads[1], grads[2] if kind.n_sets else None, grads[5] if kind.statistics else None)
-        arguments = (grad_output, *of_masses, q, k, v, c_tensor, *ctx.flags, *held)
+        of_masses = (
+            grads[1] if kind.row_mass else None,
+            grads[2] if kind.n_sets else None,
+            grads[5] if kind.statistics else None,
+        )
+        arguments = (grad_output, *of_masses, *kept, q, k, v, c_tensor, *ctx.flags, *held)
         gradients = (_differentiable_backward if torch.is_grad_enabled() else _backward_operation)(*arguments)
         return (*gradients, *[None] * (1 + len(ctx.flags) + len(held)))
 
@@ -256,7 +311,7 @@ def run(
     factor, kind = _settled_factor(q, c, kind)
     if kind.algorithm == "map":
         with full_precision(q.device):
-            results = reference.attention(q, k, v, factor, sets, kind)
+            results = _asked_for(reference.attention(q, k, v, factor, sets, kind), kind)
     else:
         held, numbers = encode(sets)
         if torch.compiler.is_compiling():
@@ -264,4 +319,4 @@ def run(
             k = k.view_as(k) if k is q else k
             v = v.view_as(v) if v is q or v is k else v
         results = _Attention.apply(q, k, v, factor, *kind, *numbers, *held)
-    return AttentionOutputWithStatistics(*results) if kind.statistics else AttentionOutput(*results[:3])
+    return AttentionOutputWithStatistics(*results[:6]) if kind.statistics else AttentionOutput(*results[:3])

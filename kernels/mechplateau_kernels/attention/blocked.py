@@ -239,9 +239,10 @@ def forward(
     output = values.new_empty(batch, heads, pos, v.shape[3])
     row_mass = values.new_empty(batch, heads, pos)
     set_mass = values.new_empty(batch, heads, kind.n_sets, pos)
-    wanted = pos if kind.statistics else 0
-    largest, entropy = (values.new_empty(batch, heads, wanted) for _ in range(2))
+    wanted = pos if kind.statistics == "all" else 0
+    largest = values.new_empty(batch, heads, wanted)
     place = torch.empty(batch, heads, wanted, dtype=torch.int64, device=q.device)
+    entropy = values.new_empty(batch, heads, pos if kind.statistics else 0)
     for block in attention.blocks():
         here = (block.samples, block.heads, slice(block.start, block.end))
         weights = attention.factor(attention.pattern(attention.scores(block)[0]), block, inplace=True)
@@ -249,13 +250,15 @@ def forward(
         output[here] = part.view(*block.shape[:3], -1)
         # Softmax weights have no sign; a factor may give them one.
         size = weights if kind.softmax and not attention.has_factor else weights.abs_()
-        row_mass[here] = size.sum(-1)
+        if kind.row_mass or kind.statistics:
+            row_mass[here] = size.sum(-1)
         for s, chosen in enumerate(sets.metric):
             set_mass[block.samples, block.heads, s, here[2]] = _mass(size, chosen, attention.where, block)
-        if kind.statistics:
+        if kind.statistics == "all":
             most, at = size.max(-1)
             largest[here] = most
             place[here] = torch.where(most == 0, -1, at + block.left)
+        if kind.statistics:
             entropy[here] = _entropy(size, row_mass[here])
     return output.transpose(1, 2).to(v.dtype), row_mass, set_mass, largest, place, entropy
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .._dispatch import choose_backend
 from .configs import MAX_LISTED, MAX_TILED_WIDTH
+from .gathered import few_keys
 from .sets import PositionSet
 
 __all__ = ["ALGORITHMS", "TABLE", "Request", "choose", "tiled_obstacle", "used"]
@@ -33,13 +34,28 @@ TABLE = {
     "blocked": (
         "torch",
         "any",
-        "a block of queries at a time, no map; the choice beyond 64, and for softmax",
+        "a block of queries at a time, no map; the choice where no other is",
+    ),
+    "lse": (
+        "torch",
+        "any",
+        "softmax by torch's flash kernel, masses of sets of few keys gathered; the CPU's choice beyond 64",
+    ),
+    "chunk": (
+        "torch",
+        "any",
+        "linear, running sums: O(T), no row mass, sets of few keys gathered; the CPU's choice beyond 64",
     ),
 }
 """Of each algorithm: its backend, its lengths, what it is."""
 ALGORITHMS = ("auto", *TABLE)
 SHORT = 64
 """Up to here the whole map is small, and linear attention through it as fast as any."""
+# Measured on a CPU. On a GPU neither `lse` nor `chunk` was yet: there they run where they are asked for.
+FASTER_FROM = {"lse": 65, "chunk": 256}
+"""Positions."""
+GATHERED = 1 / 40
+"""Keys a query, of all sets together, for each position beyond `SHORT`, up to which they are worth gathering."""
 
 MAX_SETS = 8
 """Metric sets that the tiled kernels keep sums of."""
@@ -58,7 +74,8 @@ class Request(NamedTuple):
     learned_factor: bool
     """Whether a gradient of c is asked for."""
     obstacles: dict[str, Callable[[], str | None]]
-    """Why tile and tiled cannot take this call; asked where it matters."""
+    """Why an algorithm cannot take this call, of those that cannot take every call; asked where it matters."""
+    metric: Sequence[PositionSet] = ()
 
 
 def choose(request: Request, backend: str, algorithm: str) -> str:
@@ -78,6 +95,8 @@ def choose(request: Request, backend: str, algorithm: str) -> str:
         raise ValueError(f'{op}: algorithm="blocked" gives no gradient of c; use "map"')
     if home == "torch":
         backend = home
+        if algorithm in request.obstacles and (why := request.obstacles[algorithm]()):
+            raise ValueError(f'{op}: algorithm="{algorithm}" cannot do this: {why}; use "blocked" or "auto"')
     chosen = _chosen(request, home or backend, algorithm)
     if not torch.compiler.is_compiling():
         _used.setdefault(op, set()).add(chosen)
@@ -86,12 +105,26 @@ def choose(request: Request, backend: str, algorithm: str) -> str:
 
 def _chosen(request: Request, backend: str, algorithm: str) -> str:
     short = request.plain and request.pos <= SHORT
-    kernel = algorithm if algorithm in request.obstacles else "tile" if short else "tiled"
+    kernel = algorithm if TABLE.get(algorithm, ("",))[0] == "triton" else "tile" if short else "tiled"
     if choose_backend(request.op, backend, request.device, request.obstacles[kernel]()) == "triton":
         return kernel
     if algorithm != "auto":
         return algorithm
-    return "map" if request.learned_factor or short else "blocked"
+    if request.learned_factor or short:
+        return "map"
+    for faster, shortest in FASTER_FROM.items():
+        if request.pos >= shortest and _few(request) and request.obstacles[faster]() is None:
+            return faster
+    return "blocked"
+
+
+def _few(request: Request) -> bool:
+    """Whether gathering the sets' keys one by one takes less than making the map block by block."""
+    if request.device.type != "cpu":
+        return False
+    # Lists that were made from codes are as long as the commonest code is frequent, and mostly empty.
+    keys = [(few_keys(one) or 0) / (1 if one.query_codes is None else 3) for one in request.metric]
+    return sum(keys) <= GATHERED * (request.pos - SHORT)
 
 
 def used() -> dict[str, list[str]]:

@@ -10,7 +10,15 @@ from torch import Tensor
 from .._dispatch import DTYPES, autocast_dtype
 from .sets import PositionSet, as_set
 
-__all__ = ["autocast", "check_factor", "check_inputs", "check_precision", "checked_set", "checked_sets"]
+__all__ = [
+    "autocast",
+    "check_factor",
+    "check_inputs",
+    "check_precision",
+    "checked_set",
+    "checked_sets",
+    "checked_statistics",
+]
 
 PRECISIONS = ("auto", "tf32x3", "ieee", "tf32")
 
@@ -71,6 +79,13 @@ def checked_set(op: str, name: str, chosen: PositionSet | Tensor, q: Tensor) -> 
 
 def checked_sets(op: str, name: str, sets: Sequence[PositionSet | Tensor], q: Tensor) -> list[PositionSet]:
     return [checked_set(op, f"{name}[{i}]", chosen, q) for i, chosen in enumerate(sets)]
+
+
+def checked_statistics(op: str, row_statistics: bool | str) -> str:
+    """As `Kind` has them."""
+    if row_statistics not in (True, False, "entropy"):
+        raise ValueError(f'{op}: row_statistics: expected True, False or "entropy"; got {row_statistics!r}')
+    return "entropy" if row_statistics == "entropy" else "all" if row_statistics else ""
 
 
 def check_precision(op: str, precision: str) -> None:

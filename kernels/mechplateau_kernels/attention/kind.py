@@ -27,8 +27,10 @@ class Kind(NamedTuple):
     n_sets: int
     allowed: bool
     intervene: bool
-    statistics: bool
-    """Whether the largest weight, its place and the entropy are wanted."""
+    statistics: str
+    """What is wanted of rows: "" for nothing, "entropy", or "all": the largest weight, its place and the entropy."""
+    row_mass: bool
+    """Whether the rows' masses are wanted."""
     algorithm: str
     precision: str
 

@@ -10,10 +10,18 @@ import torch
 from torch import Tensor
 
 from .._dispatch import full_precision
-from . import any_length, reference
+from . import any_length, chunk, reference
 from .choose import Request, choose, tiled_obstacle
 from .configs import MAX_POSITIONS, MAX_WIDTH, Options
-from .inputs import autocast, check_factor, check_inputs, check_precision, checked_set, checked_sets
+from .inputs import (
+    autocast,
+    check_factor,
+    check_inputs,
+    check_precision,
+    checked_set,
+    checked_sets,
+    checked_statistics,
+)
 from .kind import Kind, Sets
 from .ops import fused_linear_attention
 from .planes import MAX_PLANES, pack
@@ -47,14 +55,16 @@ def linear_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = ..., causal: bool = ...,
     allowed: PositionSet | Tensor | None = ..., intervene: PositionSet | Tensor | None = ...,
     c: float | Tensor = ..., metric_sets: Sequence[PositionSet | Tensor] = ...,
-    row_statistics: Literal[False] = ..., backend: str = ..., precision: str = ..., algorithm: str = ...,
+    row_mass: bool = ..., row_statistics: Literal[False] = ..., backend: str = ..., precision: str = ...,
+    algorithm: str = ...,
 ) -> AttentionOutput: ...  # fmt: skip
 @overload
 def linear_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = ..., causal: bool = ...,
     allowed: PositionSet | Tensor | None = ..., intervene: PositionSet | Tensor | None = ...,
     c: float | Tensor = ..., metric_sets: Sequence[PositionSet | Tensor] = ...,
-    row_statistics: Literal[True], backend: str = ..., precision: str = ..., algorithm: str = ...,
+    row_mass: bool = ..., row_statistics: Literal[True, "entropy"], backend: str = ..., precision: str = ...,
+    algorithm: str = ...,
 ) -> AttentionOutputWithStatistics: ...  # fmt: skip
 def linear_attention(
     q: Tensor,
@@ -67,7 +77,8 @@ def linear_attention(
     intervene: PositionSet | Tensor | None = None,
     c: float | Tensor = 1.0,
     metric_sets: Sequence[PositionSet | Tensor] = (),
-    row_statistics: bool = False,
+    row_mass: bool = True,
+    row_statistics: bool | Literal["entropy"] = False,
     backend: str = "auto",
     precision: str = "auto",
     algorithm: str = "auto",
@@ -88,7 +99,10 @@ def linear_attention(
         intervene: a set or mask: where A is multiplied by c.
         c: a float, or a 0-d tensor (which may change without a new compilation or graph capture).
         metric_sets: sets or masks to sum |A| over.
-        row_statistics: also return each row's largest weight, its position and the row's entropy.
+        row_mass: False leaves the row mass out (its last dimension is then 0), and long attention can go in chunks, in
+            time that grows with the length and not with its square.
+        row_statistics: also return each row's largest weight, its position and the row's entropy; `"entropy"`: of
+            these the entropy alone (the others' last dimension is then 0).
         backend: `"auto"`, `"torch"` or `"triton"`.
         precision: how Triton multiplies float32: `"tf32x3"` and `"ieee"` keep float32 accuracy, `"tf32"`
             does not; `"auto"` is tf32x3, or tf32 where `torch.get_float32_matmul_precision()` is not
@@ -111,6 +125,7 @@ def linear_attention(
     chosen = None if intervene is None else checked_set(OP, "intervene", intervene, q)
     permitted = None if allowed is None else checked_set(OP, "allowed", allowed, q)
     sets = checked_sets(OP, "metric_sets", metric_sets, q)
+    statistics = checked_statistics(OP, row_statistics)
     scale = 1.0 / math.sqrt(q.shape[3]) if scale is None else float(scale)
     if not isinstance(c, Tensor):
         c = float(c)
@@ -121,31 +136,37 @@ def linear_attention(
 
     q, k, v = autocast(q, k, v)
     pos = q.shape[1]
-    plain = permitted is None and not row_statistics
+    plain = permitted is None and not statistics
+    given = Sets(sets, permitted, chosen)
+    kind = Kind(
+        softmax=False, scale=scale, soft_cap=0.0, causal=causal, c=1.0, bias=0.0,
+        n_sets=len(sets), allowed=permitted is not None, intervene=chosen is not None, statistics=statistics,
+        row_mass=row_mass, algorithm="", precision=precision,
+    )  # fmt: skip
     learned = isinstance(c, Tensor) and c.requires_grad
     obstacles = {
         "tile": lambda: _obstacle(q, v, c, len(sets) + (chosen is not None), plain),
         "tiled": lambda: tiled_obstacle(q, v, c, sets, (permitted, chosen)),
+        "lse": lambda: "it is for softmax attention",
+        "chunk": lambda: chunk.obstacle(kind, sets, (permitted, chosen)),
     }
-    request = Request(OP, pos, q.device, plain, learned, obstacles)
+    request = Request(OP, pos, q.device, plain, learned, obstacles, sets)
     algorithm = choose(request, backend, algorithm)
     if algorithm == "tile":
         options = Options(1.0, scale, causal, chosen is not None, len(sets), precision)
-        return AttentionOutput(*_by_tile(q, k, v, c, chosen, sets, options))
+        return _asked_for(AttentionOutput(*_by_tile(q, k, v, c, chosen, sets, options)), row_mass)
     if plain and algorithm == "map":
         mask = None if chosen is None else chosen.dense(pos).to(q.device)
         with full_precision(q.device):
             results = reference.linear_attention(
                 q, k, v, scale, causal, mask, c, [s.dense(pos).to(q.device) for s in sets]
             )
-        return AttentionOutput(*results)
-    given = Sets(sets, permitted, chosen)
-    kind = Kind(
-        softmax=False, scale=scale, soft_cap=0.0, causal=causal, c=1.0, bias=0.0,
-        n_sets=len(sets), allowed=permitted is not None, intervene=chosen is not None, statistics=row_statistics,
-        algorithm=algorithm, precision=precision,
-    )  # fmt: skip
-    return any_length.run(q, k, v, c, given, kind)
+        return _asked_for(AttentionOutput(*results), row_mass)
+    return any_length.run(q, k, v, c, given, kind._replace(algorithm=algorithm))
+
+
+def _asked_for(out: AttentionOutput, row_mass: bool) -> AttentionOutput:
+    return out if row_mass else out._replace(row_mass=out.row_mass[..., :0])
 
 
 def _by_tile(

@@ -13,7 +13,8 @@ class AttentionOutput(NamedTuple):
     output: Tensor
     """`[batch, pos, head, d_v]`, dtype of v."""
     row_mass: Tensor
-    """`[batch, head, pos]`, Σ_j |A_ij| after the intervention; float32 (float64 for float64 inputs)."""
+    """`[batch, head, pos]`, Σ_j |A_ij| after the intervention; float32 (float64 for float64 inputs). Without it, pos is
+    0."""
     set_mass: Tensor
     """`[batch, head, set, pos]`, the part of it on each metric set; set dimension 0 without sets."""
 

@@ -8,9 +8,17 @@ from typing import Literal, overload
 
 from torch import Tensor
 
-from . import any_length
+from . import any_length, lse
 from .choose import Request, choose, tiled_obstacle
-from .inputs import autocast, check_factor, check_inputs, check_precision, checked_set, checked_sets
+from .inputs import (
+    autocast,
+    check_factor,
+    check_inputs,
+    check_precision,
+    checked_set,
+    checked_sets,
+    checked_statistics,
+)
 from .kind import Kind, Sets
 from .results import AttentionOutput, AttentionOutputWithStatistics
 from .sets import PositionSet
@@ -25,14 +33,16 @@ def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = ..., causal: bool = ..., soft_cap: float | None = ...,
     allowed: PositionSet | Tensor | None = ..., intervene: PositionSet | Tensor | None = ...,
     c: float | Tensor = ..., bias: float = ..., metric_sets: Sequence[PositionSet | Tensor] = ...,
-    row_statistics: Literal[False] = ..., backend: str = ..., precision: str = ..., algorithm: str = ...,
+    row_mass: bool = ..., row_statistics: Literal[False] = ..., backend: str = ..., precision: str = ...,
+    algorithm: str = ...,
 ) -> AttentionOutput: ...  # fmt: skip
 @overload
 def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float | None = ..., causal: bool = ..., soft_cap: float | None = ...,
     allowed: PositionSet | Tensor | None = ..., intervene: PositionSet | Tensor | None = ...,
     c: float | Tensor = ..., bias: float = ..., metric_sets: Sequence[PositionSet | Tensor] = ...,
-    row_statistics: Literal[True], backend: str = ..., precision: str = ..., algorithm: str = ...,
+    row_mass: bool = ..., row_statistics: Literal[True, "entropy"], backend: str = ..., precision: str = ...,
+    algorithm: str = ...,
 ) -> AttentionOutputWithStatistics: ...  # fmt: skip
 def softmax_attention(
     q: Tensor,
@@ -47,7 +57,8 @@ def softmax_attention(
     c: float | Tensor = 1.0,
     bias: float = 0.0,
     metric_sets: Sequence[PositionSet | Tensor] = (),
-    row_statistics: bool = False,
+    row_mass: bool = True,
+    row_statistics: bool | Literal["entropy"] = False,
     backend: str = "auto",
     precision: str = "auto",
     algorithm: str = "auto",
@@ -71,7 +82,9 @@ def softmax_attention(
         c: a float, or a 0-d tensor: factor after the softmax.
         bias: added to scores before the softmax.
         metric_sets: sets or masks to sum |A| over.
-        row_statistics: also return each row's largest weight, its position and the row's entropy.
+        row_mass: False leaves the row mass out (its last dimension is then 0).
+        row_statistics: also return each row's largest weight, its position and the row's entropy; `"entropy"`: of
+            these the entropy alone (the others' last dimension is then 0), which is faster.
         backend: `"auto"`, `"torch"` or `"triton"`.
         precision: how Triton multiplies float32, as for `linear_attention`.
         algorithm: `"auto"`, or one of `mk.report()`'s table.
@@ -92,6 +105,7 @@ def softmax_attention(
     chosen = None if intervene is None else checked_set(OP, "intervene", intervene, q)
     permitted = None if allowed is None else checked_set(OP, "allowed", allowed, q)
     sets = checked_sets(OP, "metric_sets", metric_sets, q)
+    statistics = checked_statistics(OP, row_statistics)
     if soft_cap is not None and not soft_cap > 0:
         raise ValueError(f"{OP}: soft_cap: expected a number above 0, or None; got {soft_cap}")
     # Not math.isnan, which torch.compile cannot trace.
@@ -106,16 +120,18 @@ def softmax_attention(
 
     q, k, v = autocast(q, k, v)
     learned = isinstance(c, Tensor) and c.requires_grad
-    obstacles = {
-        "tile": lambda: "the tile kernels are for linear attention",
-        "tiled": lambda: tiled_obstacle(q, v, c, sets, (permitted, chosen)),
-    }
-    request = Request(OP, q.shape[1], q.device, False, learned, obstacles)
     kind = Kind(
         softmax=True, scale=1.0 / math.sqrt(q.shape[3]) if scale is None else float(scale),
         soft_cap=float(soft_cap or 0.0), causal=causal, c=1.0, bias=float(bias),
-        n_sets=len(sets), allowed=permitted is not None, intervene=chosen is not None, statistics=row_statistics,
-        algorithm=choose(request, backend, algorithm), precision=precision,
+        n_sets=len(sets), allowed=permitted is not None, intervene=chosen is not None, statistics=statistics,
+        row_mass=row_mass, algorithm="", precision=precision,
     )  # fmt: skip
-    given = Sets(sets, permitted, chosen)
-    return any_length.run(q, k, v, c, given, kind)
+    obstacles = {
+        "tile": lambda: "the tile kernels are for linear attention",
+        "tiled": lambda: tiled_obstacle(q, v, c, sets, (permitted, chosen)),
+        "lse": lambda: lse.obstacle(q, v, kind, sets, (permitted, chosen)),
+        "chunk": lambda: "it is for linear attention",
+    }
+    request = Request(OP, q.shape[1], q.device, False, learned, obstacles, sets)
+    kind = kind._replace(algorithm=choose(request, backend, algorithm))
+    return any_length.run(q, k, v, c, Sets(sets, permitted, chosen), kind)

@@ -160,7 +160,7 @@ def forward(
         output, row_mass, set_mass, most, place, entropy, lse,
         kind.scale, kind.soft_cap, kind.bias, kind.c, pos, heads, *packed.samples,
         *_strides(q), *_strides(k), *_strides(v), *_strides(output),
-        BV=config.BVALL, BS=max(2, triton.next_power_of_2(max(1, kind.n_sets))), STATISTICS=kind.statistics,
+        BV=config.BVALL, BS=max(2, triton.next_power_of_2(max(1, kind.n_sets))), STATISTICS=bool(kind.statistics),
         **_constants(config, q, v, c, kind, packed),
     )  # fmt: skip
     return results
@@ -190,7 +190,7 @@ def backward(
     mass = mean_log = delta = lse = grad_output
     if kind.softmax or grad_entropy is not None:
         # Of the rows' statistics only the entropy is needed, for its own gradient.
-        again = kind._replace(statistics=grad_entropy is not None)
+        again = kind._replace(statistics="entropy" if grad_entropy is not None else "")
         output, mass, set_mass, _, _, entropy, lse = forward(q, k, v, c, sets, again)
         delta = (grad_output.float() * output.float()).sum(-1).transpose(1, 2)
         if grad_row is not None:

@@ -163,7 +163,7 @@ def test_the_self_check_passes_and_can_fail(monkeypatch):
     from mechplateau_kernels.attention.kind import Kind, Sets
 
     inputs = [x.to(DEVICE) for x in tensors(6, 1, 33, 1, 4, 4)]
-    kind = Kind(True, 0.5, 0.0, True, 1.0, 0.0, 1, False, False, True, "tiled", "tf32x3")
+    kind = Kind(True, 0.5, 0.0, True, 1.0, 0.0, 1, False, False, "all", True, "tiled", "tf32x3")
     sets = Sets([mk.Offsets(1, 1)], None, None)
     configuration = _configuration((*inputs, inputs[2]), None, sets, kind)
     device = torch.device(DEVICE)

@@ -13,7 +13,7 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TL4     := .venv-tl4
 RAY     := .venv-ray
 
-.PHONY: setup demo demo-llm example docs gallery test test-benchmarks test-tl4 test-ray test-slow check benchmarks lock clean
+.PHONY: setup demo demo-llm example docs gallery test tests test-benchmarks test-tl4 test-ray test-slow check lint types benchmarks lock clean
 
 setup: $(STAMP)
 
@@ -48,7 +48,11 @@ docs: $(STAMP)
 gallery: $(STAMP)
 	$(BIN)/python docs/_site/gallery.py --train
 
-test: check
+# mypy needs one core, and not for long: it runs beside the tests.
+test: lint
+	$(MAKE) --no-print-directory -j2 types tests
+
+tests: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal --ignore tests/benchmarks
 
 # The tests of the scripts under benchmarks/.
@@ -83,10 +87,14 @@ test-slow: $(STAMP) $(RAY)/.ready
 	$(BIN)/python -m pytest -m slow --ignore tests/ray
 	$(RAY)/bin/python -m pytest -m slow tests/ray
 
-check: $(STAMP)
+check: lint types
+
+lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+
+types: $(STAMP)
 	$(BIN)/mypy
 
 benchmarks: $(STAMP)

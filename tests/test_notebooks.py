@@ -70,24 +70,29 @@ def test_they_use_public_names_only(name):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Where the runs of all notebooks lie: what one has trained, the next one finds."""
-    return tmp_path_factory.mktemp("runs")
+def kernel(tmp_path_factory):
+    """One process for all notebooks, which imports torch once; what one has trained, the next one finds."""
+    from nbclient import NotebookClient
+
+    folder = tmp_path_factory.mktemp("notebooks")
+    client = NotebookClient(nbformat.v4.new_notebook(), timeout=SECONDS_A_CELL, kernel_name="python3")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MECHPLATEAU_RUNS", str(folder / "runs"))
+        patch.delenv("MECHPLATEAU_FULL", raising=False)
+        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
+        patch.setenv("MPLCONFIGDIR", os.environ.get("MPLCONFIGDIR", str(folder / "matplotlib")))
+        with client.setup_kernel(cwd=str(folder)):
+            yield client
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name in MINUTES_LONG else ()) for name in NAMES]
 )
-def test_they_run(name, runs, tmp_path, monkeypatch):
-    from nbclient import NotebookClient
-
-    monkeypatch.setenv("MECHPLATEAU_RUNS", str(runs))
-    monkeypatch.delenv("MECHPLATEAU_FULL", raising=False)
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    monkeypatch.setenv("MPLCONFIGDIR", os.environ.get("MPLCONFIGDIR", str(tmp_path / "matplotlib")))
+def test_they_run(name, kernel):
     book = read(name)
-    NotebookClient(
-        book, timeout=SECONDS_A_CELL, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
+    # No name of the notebook before is left.
+    kernel.nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("%reset -f"), *book.cells])
+    for index, cell in enumerate(kernel.nb.cells):
+        kernel.execute_cell(cell, index)
     assert all(cell.execution_count for cell in book.cells if cell.cell_type == "code")
     assert any(cell.get("outputs") for cell in book.cells)

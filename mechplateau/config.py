@@ -139,7 +139,8 @@ class CheckpointConfig(Config):
     """Further steps to keep."""
     from_onset_every: int | None = Field(None, ge=1)
     """Keep every so many steps, too, from the measured step on at which the run is seen to be on its plateau: the loss
-    that the task's plateau is defined on fell and is level (see `mechplateau.signs`), and the task is not solved."""
+    that the task's plateau is defined on fell and is level (see `mechplateau.signs.live`), and the task is not
+    solved."""
 
 
 class EvaluationConfig(Config):

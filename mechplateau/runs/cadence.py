@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from mechplateau.config import CheckpointConfig, EvaluationConfig, RunConfig
-from mechplateau.signs import find_plateau, is_solved, loss_column
+from mechplateau.signs import LivePlateau, is_solved, loss_column
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,7 @@ class Cadence:
 
     def __init__(self, config: RunConfig):
         self._config = config
-        self._steps: list[int] = []
-        self._losses: list[float | None] = []
-        self._looks_at: int | None = 0
+        self._live: LivePlateau | None = LivePlateau()
         self.kept = _kept(config.checkpoints, config.training.steps)
         self.rows = _measured(config.evaluation, config.training.steps)
         if self._measures_kept:
@@ -78,33 +76,22 @@ class Cadence:
     def note(self, *rows: Mapping[str, Any]) -> None:
         """Take in the next rows: where the run is then seen to be on its plateau, more steps are kept from there on.
 
-        All rows are looked at again whenever there are a twentieth more of them. A row that only a stop added does not
-        count.
+        How that is told: `mechplateau.signs.live`. A row that only a stop added does not count.
         """
         every = self._config.checkpoints.from_onset_every
         for row in rows:
-            if every is None or self._looks_at is None:
+            if every is None or self._live is None:
                 return
             if row["step"] not in self.rows:
                 continue
+            self._live.note(row["step"], row.get(loss_column(self._config.task)))
             if is_solved(row.get("accuracy")):
-                self._looks_at = None
-            elif self._on_the_plateau(row):
-                self._looks_at = None
+                self._live = None
+            elif self._live.seen is not None:
+                self._live = None
                 self.kept |= Steps(((row["step"], every),))
                 if self._measures_kept:
                     self.rows |= self.kept
-
-    def _on_the_plateau(self, row: Mapping[str, Any]) -> bool:
-        """Whether the rows up to this one show a plateau."""
-        self._steps.append(row["step"])
-        self._losses.append(row.get(loss_column(self._config.task)))
-        if self._looks_at is None or len(self._steps) < self._looks_at:
-            return False
-        self._looks_at = len(self._steps) + math.ceil(len(self._steps) / 20)
-        onset = find_plateau(self._steps, self._losses, running=True).onset
-        # A loss that is level from the first row on is no plateau: nothing was learned before it.
-        return onset is not None and onset > self._steps[0]
 
     @property
     def _measures_kept(self) -> bool:

@@ -9,7 +9,7 @@ column that it read and the rows that it looked at. Only tables are read: no mod
 
 | sign | what | rows |
 |---|---|---|
-| `plateau` | onset, end, drop and level of the loss's plateau; "no drop yet" while a run goes on: see `finder` | all |
+| `plateau` | onset, end, drop and level of the loss's plateau; while a run goes on, "no drop yet": see `finder` | all |
 | `solved` | first step with an accuracy of at least 0.95 (`SOLVED`) | with an accuracy |
 | `learned_at` | the drop; without one, the step at which it was solved | |
 | `partial` | first of three rows in which the partial solution's loss is at most half of its entropy | all |
@@ -37,6 +37,7 @@ from mechplateau.signs.columns import (
 )
 from mechplateau.signs.copying import Phases, completion_phases
 from mechplateau.signs.finder import NO_PLATEAU, Plateau, find_plateau
+from mechplateau.signs.live import LivePlateau
 from mechplateau.signs.partial import PartialSolution, partial_solution
 from mechplateau.signs.reading import Signs, falls_to, plateau, ratio
 from mechplateau.signs.solving import SOLVED, is_solved, solved, solved_at
@@ -59,6 +60,7 @@ __all__ = [
     "LOSS",
     "NO_PLATEAU",
     "SOLVED",
+    "LivePlateau",
     "PartialSolution",
     "Phases",
     "Plateau",

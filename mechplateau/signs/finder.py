@@ -32,7 +32,7 @@ A run in progress may be on a plateau whose drop has not come. There is no F the
 
 7.  P starts as the median of the last 2 % of the rows (at least 3) and is replaced by the time-weighted median of
     the loss since t(P + b), until it stays the same; b = 0.1·(I − P), at least σ.
-8.  The run is on a plateau since the first row at or below P + b if that stay has at least 5 rows and lasted half
+8.  The run is on a plateau since the first row at or below P + b if that stay has at least 8 rows and lasted half
     as long as the way there, and if the loss is level: the medians of the stay's first and second half differ by at
     most 0.01·P (0.01·(I − P) where P ≤ 0), or 3·σ·√(2/m), with m the rows in each half. It is asked where no plateau
     with a drop is found. A level loss at the end of a solved run looks the same: the accuracy tells which it is.
@@ -52,7 +52,7 @@ _NOISE_RATIO = 8.0
 _LEVEL_PRECISION = 50.0
 _MIN_ROWS_IN_STAY = 3
 _MIN_ROWS = 10
-_MIN_ROWS_SO_FAR = 5
+_MIN_ROWS_SO_FAR = 8
 _LEVEL_CHANGE = 0.01
 """How much a loss that is level may change from half to half of a stay, as a share of the level."""
 

@@ -61,7 +61,7 @@ class TrainingConfig(Config):
     """How the model is trained: fresh data at every step, next-token cross-entropy over the whole sequence."""
 
     later: ClassVar[frozenset[str]] = frozenset(
-        {"decay", "stop_at", "pct_start", "div_factor", "final_div_factor"}
+        {"decay", "eps", "stop_at", "pct_start", "div_factor", "final_div_factor"}
     )
     unhashed: ClassVar[frozenset[str]] = frozenset({"stop_at"})
 
@@ -79,7 +79,9 @@ class TrainingConfig(Config):
     lr: float = Field(1e-4, gt=0)
     """Learning rate, after any warm-up; with muon, of its AdamW part."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """Adam's and AdamW's averages."""
+    """Adam's and AdamW's averages; with muon, of its AdamW part."""
+    eps: float = Field(1e-8, gt=0)
+    """What Adam and AdamW add to the root of the second average; with muon, of its AdamW part."""
     weight_decay: float = Field(0.0, ge=0)
     """adamw: decoupled, on the parameters that `decay` says; sgd, adam: L2, on all parameters; muon: decoupled,
     on the matrices that Muon trains."""

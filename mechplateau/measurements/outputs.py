@@ -194,11 +194,20 @@ class CountCheck(OfGenerated):
     name: ClassVar[str] = "count_check"
 
     def columns(self) -> tuple[Column, ...]:
-        return (Column("count_check", "share", "true values that occur as often as they should", _BROKEN),)
+        own = Column("count_check", "share", "true values that occur as often as they should", _BROKEN)
+        if not self.task.counted_values:
+            return (own,)
+        said = "all values that occur as often as they should, absent ones included"
+        return (own, Column("count_check_all", "share", said, _BROKEN))
 
     def measure(self, seen: Seen, batch: Batch) -> Mapping[str, Value]:
-        share = metrics.count_check(self.whole(seen), self.true(batch), self.task.vocab_size)
-        return {"count_check": self.unless_broken(seen, share)}
+        generated, true = self.whole(seen), self.true(batch)
+        share = metrics.count_check(generated, true, self.task.vocab_size)
+        values = {"count_check": self.unless_broken(seen, share)}
+        if self.task.counted_values:
+            every = metrics.count_check_all(generated, true, self.task.counted_values)
+            values["count_check_all"] = self.unless_broken(seen, every)
+        return values
 
 
 __all__ = [

@@ -14,6 +14,7 @@ output row r is the position that predicts output r.
 | `match_to_first` | α₁: mean of [y_i = y_0], i = 0 too | share | all outputs | None: n < 2 |
 | `match_to_first_by_part` | α₁ of each part, against its own first | share | each part | None: parts of 1 |
 | `count_check` | share of target values that occur as often | share | all outputs | None: n = 0 |
+| `count_check_all` | share of all values that occur as often | share | all outputs | None: n = 0 |
 | `attention_progress` | APM: mean over B of Σ_Ω abs A / Σ_rows abs A | share | Ω's | zero map: 0, counted; None: no Ω |
 | `cosine_matrix` | mean over B of h_i·h_j / (abs h_i abs h_j) | cosine | all output rows | zero vector: 0 |
 | `mean_cosine` | COS: mean of the matrix over pairs i > j | cosine | the task's pairs | None: no pair |
@@ -37,7 +38,13 @@ from .accuracy import accuracy, accuracy_per_output
 from .entropy import sequence_entropy
 from .loss import loss_per_output
 from .progress import attention_progress
-from .repetition import count_check, match_to_first, match_to_first_by_part, repetition_frequency
+from .repetition import (
+    count_check,
+    count_check_all,
+    match_to_first,
+    match_to_first_by_part,
+    repetition_frequency,
+)
 from .similarity import cosine_matrix, cosine_per_output, mean_cosine, mean_norm, stable_rank
 
 _MOVED = ("SOLVED", "Plateau", "find_plateau", "solved_at")
@@ -51,6 +58,7 @@ __all__ = [
     "cosine_matrix",
     "cosine_per_output",
     "count_check",
+    "count_check_all",
     "find_plateau",
     "loss_per_output",
     "match_to_first",

@@ -26,10 +26,12 @@ class MovingWindowSum(OneOutputPerInput):
     """x₀ … x₍ₙ₋₁₎, SEP, y₀ … y₍ₙ₋₁₎ with x uniform on 1 … max_num.
 
     y_i = x_i for i < k − 1 (the copies, learnt early), else (x_{i−k+1} + … + x_i) mod p. The separator is the
-    token p. Ω of output row r: the inputs r − k + 1 … r, or {r} where output r is a copy.
+    token p, unless `sep` says another. Ω of output row r: the inputs r − k + 1 … r, or {r} where output r is a copy.
 
     Source: arXiv 2506.13688, section 2.
     """
+
+    later: ClassVar[frozenset[str]] = frozenset({"sep"})
 
     name: Literal["mws"] = "mws"
     k: int = Field(2, ge=1)
@@ -38,6 +40,9 @@ class MovingWindowSum(OneOutputPerInput):
     """Modulus, and the separator's token; larger than max_num."""
     max_num: int = Field(16, ge=1)
     """Largest input token."""
+    sep: int | None = Field(None, ge=1)
+    """The separator's token, above max_num and at most p; null: p. Below p it is also a value of the sums, as in the
+    authors' code, which leaves it at 17 for every p; the token p is then not used."""
 
     presets: ClassVar = {"small": small(steps=400, task={"n": 8, "p": 11, "max_num": 10})}
 
@@ -49,6 +54,11 @@ class MovingWindowSum(OneOutputPerInput):
             raise ValueError(
                 f"p: expected a modulus above the largest input token (max_num = {self.max_num}), got {self.p}"
             )
+        if self.sep is not None and not self.max_num < self.sep <= self.p:
+            raise ValueError(
+                f"sep: expected a token above the largest input token (max_num = {self.max_num}) and at most "
+                f"p = {self.p}, got {self.sep}"
+            )
         return self
 
     @property
@@ -57,7 +67,10 @@ class MovingWindowSum(OneOutputPerInput):
 
     @property
     def token_labels(self) -> tuple[str, ...]:
-        return (*(str(token) for token in range(self.p)), "SEP")
+        if not self._shares_separator:
+            return (*(str(token) for token in range(self.p)), "SEP")
+        numbers = (f"{token}|SEP" if token == self._sep else str(token) for token in range(self.p))
+        return (*numbers, "unused")
 
     def _sample(
         self, batch: int, generator: torch.Generator, device: torch.device
@@ -66,7 +79,7 @@ class MovingWindowSum(OneOutputPerInput):
         # A window's sum is the difference of two running sums.
         running = torch.nn.functional.pad(x.cumsum(dim=1), (1, 0))
         windows = running[:, self.k :] - running[:, : self.n + 1 - self.k]
-        return sequences(x, self.p, x[:, : self.k - 1], windows % self.p)
+        return sequences(x, self._sep, x[:, : self.k - 1], windows % self.p)
 
     def attention_targets(self, tokens: Int[Tensor, "batch seq"]) -> tuple[Target, ...]:
         row = torch.arange(self.n, device=tokens.device)[:, None]
@@ -89,5 +102,14 @@ class MovingWindowSum(OneOutputPerInput):
         return range(self.p)
 
     @property
-    def separator(self) -> int:
-        return self.p
+    def separator(self) -> int | None:
+        return None if self._shares_separator else self.p
+
+    @property
+    def _sep(self) -> int:
+        return self.p if self.sep is None else self.sep
+
+    @property
+    def _shares_separator(self) -> bool:
+        """Whether the separator is also a value of the sums."""
+        return self._sep < self.p

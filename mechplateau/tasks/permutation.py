@@ -84,6 +84,10 @@ class Permutation(SequenceTask):
     def counts_values(self) -> bool:
         return True
 
+    @property
+    def counted_values(self) -> range:
+        return range(self.n + 1, 2 * self.n + 1)
+
     def _composed(self, permutation: Int[Tensor, "batch n"]) -> Int[Tensor, "batch n"]:
         """π^c."""
         result = permutation

@@ -223,6 +223,11 @@ class SequenceTask(TaskBase):
         return False
 
     @property
+    def counted_values(self) -> range:
+        """Where values are counted, all that an output can have, so that those that do not occur count, too."""
+        return range(0)
+
+    @property
     def number_tokens(self) -> range:
         """Tokens that stand for the number they are."""
         return range(0)

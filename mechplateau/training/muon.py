@@ -42,7 +42,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
     Args:
         named: the trainable parameters by name.
         roles: of the model's kind.
-        config: `muon_lr`, `muon_momentum`, `weight_decay` for Muon; `lr`, `betas` for AdamW, without decay.
+        config: `muon_lr`, `muon_momentum`, `weight_decay` for Muon; `lr`, `betas`, `eps` for AdamW, without decay.
     """
 
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]], roles: Roles, config: TrainingConfig):
@@ -68,7 +68,9 @@ class MuonAndAdamW(torch.optim.Optimizer):
             parts.append(muon)
         if rest:
             parts.append(
-                torch.optim.AdamW(rest, lr=config.lr, betas=config.betas, weight_decay=0.0, fused=True)
+                torch.optim.AdamW(
+                    rest, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=0.0, fused=True
+                )
             )
         super().__init__([p for _, p in named], {})
         self._parts = parts

@@ -38,6 +38,7 @@ def build_optimizer(
             everything,
             lr=rate,
             betas=config.betas,
+            eps=config.eps,
             weight_decay=config.weight_decay,
             fused=True,
             capturable=capturable,
@@ -48,7 +49,9 @@ def build_optimizer(
         {"params": [p for name, p in named if name in decayed], "weight_decay": config.weight_decay},
         {"params": [p for name, p in named if name not in decayed], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=rate, betas=config.betas, fused=True, capturable=capturable)
+    return torch.optim.AdamW(
+        groups, lr=rate, betas=config.betas, eps=config.eps, fused=True, capturable=capturable
+    )
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

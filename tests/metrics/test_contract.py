@@ -24,6 +24,7 @@ CALLS: dict[str, tuple] = {
     "cosine_matrix": (HIDDEN,),
     "cosine_per_output": (MATRIX,),
     "count_check": (TOKENS, TOKENS, 6),
+    "count_check_all": (TOKENS, TOKENS, range(1, 6)),
     "loss_per_output": (torch.zeros(2, 4, 6), TOKENS),
     "match_to_first": (TOKENS,),
     "match_to_first_by_part": (TOKENS, 2),

@@ -11,6 +11,7 @@ from mechplateau.metrics import (
     accuracy,
     accuracy_per_output,
     count_check,
+    count_check_all,
     loss_per_output,
     match_to_first,
     match_to_first_by_part,
@@ -87,6 +88,21 @@ def test_count_check():
     assert count_check(torch.tensor([[0, 0, 0]]), torch.tensor([[1, 2, 3]]), 33).item() == 0.0
 
 
+def test_count_check_of_all_values():
+    # Of 1 … 5, row 0: 1 right; 5 wrong, 4 missing; 2 and 3 in neither, right. Row 1 is a rearrangement.
+    assert count_check_all(
+        OUTPUTS, torch.tensor([[1, 5, 4], [3, 2, 2]]), range(1, 6)
+    ).item() == pytest.approx(0.8)
+    # What is not among the values counts for nothing, and what is absent twice counts as right.
+    assert count_check_all(torch.tensor([[0, 0]]), torch.tensor([[1, 2]]), range(1, 5)).item() == 0.5
+    assert (
+        count_check_all(torch.zeros(2, 0, dtype=torch.int64), torch.zeros(2, 0, dtype=torch.int64), range(3))
+        is None
+    )
+    with pytest.raises(ValueError, match="expected at least one value"):
+        count_check_all(OUTPUTS, OUTPUTS, range(0))
+
+
 def test_entropy():
     mixed = math.log(3) - 2 / 3 * math.log(2)
     assert sequence_entropy(OUTPUTS, 6).item() == pytest.approx(mixed)
@@ -122,6 +138,11 @@ def test_against_plain_loops(seed: int):
         checks.append(sum(got[v] == c for v, c in needed.items()) / len(needed))
     assert count_check(outputs, target, 5).item() == pytest.approx(sum(checks) / len(checks))
 
+    every = [
+        row.count(v) == want.count(v) for row, want in zip(rows, wanted, strict=True) for v in range(1, 5)
+    ]
+    assert count_check_all(outputs, target, range(1, 5)).item() == pytest.approx(sum(every) / len(every))
+
     for r, value in enumerate(accuracy_per_output(outputs, target).tolist()):
         assert value == pytest.approx(
             sum(a[r] == b[r] for a, b in zip(rows, wanted, strict=True)) / len(rows)
@@ -145,6 +166,7 @@ def test_an_empty_batch_is_an_error():
         lambda: repetition_frequency(none),
         lambda: match_to_first(none),
         lambda: count_check(none, none, 5),
+        lambda: count_check_all(none, none, range(5)),
         lambda: sequence_entropy(none, 5),
     ]
     for call in calls:

@@ -37,6 +37,22 @@ def test_sequences_are_those_of_the_definition(n, k, p, max_num):
         assert y == slow_outputs(x, k, p)
 
 
+def test_the_separator_may_be_a_value_too_as_in_the_authors_code():
+    task = MovingWindowSum(p=19, sep=17)
+    tokens, own = task.sample(200, seed=0), MovingWindowSum(p=19).sample(200, seed=0)
+    assert (tokens[:, 16] == 17).all()
+    assert (own[:, 16] == 19).all()
+    assert torch.equal(tokens[:, :16], own[:, :16])
+    assert torch.equal(tokens[:, 17:], own[:, 17:])
+    assert (tokens[:, 17:] == 17).any()
+    assert task.vocab_size == 20
+    assert task.token_labels[16:] == ("16", "17|SEP", "18", "unused")
+    # A separator that says something else is none that another task's could stand for.
+    assert (task.separator, MovingWindowSum(p=19).separator) == (None, 19)
+    assert task.content_hash() != MovingWindowSum(p=19).content_hash()
+    assert MovingWindowSum(p=17, sep=17).token_labels == MovingWindowSum().token_labels
+
+
 def test_inputs_are_uniform():
     counts = torch.bincount(MovingWindowSum().sample(5000, seed=0)[:, :16].flatten(), minlength=17)
     assert counts[0] == 0
@@ -86,9 +102,13 @@ def test_collapse_pairs_leave_the_copies_out():
     [
         ({"k": 17}, "k: expected a window of at most n = 16 inputs, got 17"),
         ({"p": 16}, "p: expected a modulus above the largest input token (max_num = 16), got 16"),
+        (
+            {"sep": 16},
+            "sep: expected a token above the largest input token (max_num = 16) and at most p = 17, got 16",
+        ),
         ({"n": 0}, "n: input should be greater than or equal to 1, got 0"),
         ({"k": 0}, "k: input should be greater than or equal to 1, got 0"),
-        ({"window": 3}, "window: unknown field; allowed here: name, n, k, p, max_num"),
+        ({"window": 3}, "window: unknown field; allowed here: name, n, k, p, max_num, sep"),
     ],
 )
 def test_wrong_values_name_the_field(values, message):

@@ -14,7 +14,16 @@ from mechplateau.training.optimizers import build_optimizer, set_learning_rate
 
 from .conftest import tiny
 
-CONFIG = TrainingConfig(optimizer="muon", lr=1e-3, muon_lr=0.05, muon_momentum=0.9, weight_decay=0.1)
+# Of AdamW, what the authors' Muon package has.
+CONFIG = TrainingConfig(
+    optimizer="muon",
+    lr=1e-3,
+    betas=(0.9, 0.95),
+    eps=1e-10,
+    muon_lr=0.05,
+    muon_momentum=0.9,
+    weight_decay=0.1,
+)
 
 axes_of = Roles().matrix
 
@@ -68,7 +77,7 @@ def test_a_step_is_torchs_muon_on_the_merged_matrix_and_adamw_on_the_rest(model)
     matrix = torch.nn.Parameter(as_linear_weight(axes, before[name]).contiguous())
     muon = torch.optim.Muon([matrix], lr=0.05, momentum=0.9, weight_decay=0.1)
     rest = torch.nn.Parameter(before["embed.W_E"].clone())
-    adam = torch.optim.AdamW([rest], lr=1e-3, weight_decay=0.0, fused=True)
+    adam = torch.optim.AdamW([rest], lr=1e-3, betas=(0.9, 0.95), eps=1e-10, weight_decay=0.0, fused=True)
     for step in gradients:
         matrix.grad = as_linear_weight(axes, step[name]).contiguous()
         rest.grad = step["embed.W_E"].clone()

@@ -16,14 +16,19 @@ column that it read and the rows that it looked at. Only tables are read: no mod
 | `partial_lead` | 1 − its step / learned_at | |
 | `collapse` | largest COS | on the way |
 | `repetition`, `repetition_excess` | largest ρ; minus the mean ρ of the data | on the way |
+| `repetition_lasted` | steps for which ρ was above the data's by 0.2 (`REPEATS`) | on the way |
+| `equal_to_first` | largest α₁ | while fewer than half of the outputs are right |
+| `counts_right` | first of three rows in which values occur as often as they should, in any order | all |
 | `entropy`, `entropy_share` | smallest entropy of generated outputs; over the mean of the data's | on the way |
 | `ahead_of_loss` | share of its rise that attention progress has made | last up to the plateau's end |
+| `progress_falls_back` | largest fall below what it had reached, as a share of its rise | until learned_at |
 | `completion_phases` | matrix completion: copying plateau, onset, drop, half, second plateau: see `copying` | all |
 | `progress_…` | attention progress at the start, half-way, on the plateau, at the drop, at the end | one row |
 
 Rows: "on the way" is before `learned_at`, without step 0; "on the plateau" is from the onset to the drop, without the
-drop's own row. `collapse_on_plateau` and `entropy_share_on_plateau` look at those. Which column stands for a run that
-has several of one kind: `collapse_column`, `progress_column`. Undefined is None.
+drop's own row. `collapse_on_plateau` and `entropy_share_on_plateau` look at those; for runs without a plateau there are
+`collapse_in_second_half` and `entropy_share_in_second_half` of the way. Which column stands for a run that has several
+of one kind: `collapse_column`, `progress_column`. Undefined is None.
 """
 
 from mechplateau.signs.columns import (

@@ -11,7 +11,7 @@ import numpy as np
 from mechplateau.signs import columns, table
 from mechplateau.signs.finder import Plateau, find_plateau, first_below
 from mechplateau.signs.partial import PartialSolution, partial_solution
-from mechplateau.signs.solving import solved
+from mechplateau.signs.solving import SOLVED, solved
 from mechplateau.signs.table import PlateauEnds, Rows, Sign
 
 if TYPE_CHECKING:
@@ -119,6 +119,11 @@ class Signs:
         return table.on_the_plateau(self.metrics, self.ends)
 
     @cached_property
+    def second_half(self) -> Rows:
+        """The rows in the second half of the way."""
+        return table.second_half_of_the_way(self.metrics, self.learned_at)
+
+    @cached_property
     def partial(self) -> PartialSolution | None:
         """When the partial solution was known; None where the task has none."""
         return partial_solution(self.metrics, self.task)
@@ -182,6 +187,11 @@ class Signs:
         return table.peak(self.metrics, self.collapse_column, self.on_plateau)
 
     @cached_property
+    def collapse_in_second_half(self) -> Sign:
+        """The largest COS in the second half of the way, of the same column."""
+        return table.peak(self.metrics, self.collapse_column, self.second_half)
+
+    @cached_property
     def repetition(self) -> Sign:
         """The largest ρ on the way."""
         return self.peak("repetition")
@@ -193,6 +203,36 @@ class Signs:
         A difference, since data that never repeat have a ρ of 0, over which there is no ratio.
         """
         return _combined(self.repetition, self.of_data("repetition"), lambda model, data: model - data)
+
+    @cached_property
+    def repetition_lasted(self) -> Sign:
+        """For how many steps, on the way, ρ was larger than the data's mean by at least `REPEATS`.
+
+        A row stands for the steps since the one before it.
+        """
+        steps, values = table.steps_of(self.metrics), table.column(self.metrics, "repetition")
+        data = self.of_data("repetition").value
+        known = self.way.among(steps) & np.isfinite(values)
+        if data is None or not known.any():
+            return Sign(None, None, "repetition, repetition_data", self.way)
+        high = known & (values - data >= REPEATS)
+        lasted = np.diff(steps, prepend=steps[0])[high].sum()
+        return Sign(float(lasted), None, "repetition, repetition_data", self.way)
+
+    @cached_property
+    def equal_to_first(self) -> Sign:
+        """The largest α₁ while most outputs are wrong: of those that merely repeat the first."""
+        return table.peak(self.metrics, "alpha_1", table.while_mostly_wrong(self.metrics))
+
+    def counts_right(self, name: str = "count_check") -> Sign:
+        """The first of three rows running in which values occur as often as they should: a count check of at least
+        `solving.SOLVED`. `count_check_all` is the authors' average."""
+        steps, values = table.steps_of(self.metrics), table.column(self.metrics, name)
+        right = values >= SOLVED
+        lasting = np.flatnonzero(right[:-2] & right[1:-1] & right[2:])
+        if not len(lasting):
+            return Sign(None, None, name, table.all_rows(self.metrics))
+        return self.at(name, int(steps[lasting[0]]))
 
     @cached_property
     def entropy(self) -> Sign:
@@ -208,6 +248,12 @@ class Signs:
     def entropy_share_on_plateau(self) -> Sign:
         """The smallest entropy on the plateau over the mean entropy of the data."""
         lowest = table.low(self.metrics, "entropy", self.on_plateau)
+        return _combined(lowest, self.of_data("entropy"), _ratio)
+
+    @cached_property
+    def entropy_share_in_second_half(self) -> Sign:
+        """The smallest entropy in the second half of the way over the mean entropy of the data."""
+        lowest = table.low(self.metrics, "entropy", self.second_half)
         return _combined(lowest, self.of_data("entropy"), _ratio)
 
     # Attention.
@@ -269,7 +315,28 @@ class Signs:
             return replace(now, value=None, step=None)
         return replace(now, value=(now.value - start.value) / rise)
 
+    @cached_property
+    def progress_falls_back(self) -> Sign:
+        """The largest fall of attention progress below what it had reached before, up to the step at which the run had
+        learned, as a share of its rise from first to last row: 0 where it only grows.
 
+        None where it rises by less than `LEAST_RISE`.
+        """
+        steps, values = table.steps_of(self.metrics), table.column(self.metrics, self.progress_column)
+        start, end = self.progress_start, self.progress_end
+        until = np.inf if self.learned_at is None else self.learned_at
+        known = np.isfinite(values) & (steps <= until)
+        rows = table.rows_where("until it had learned", steps, known)
+        if start.value is None or end.value is None or end.value - start.value < LEAST_RISE:
+            return Sign(None, None, self.progress_column, rows)
+        falls = np.maximum.accumulate(values[known]) - values[known]
+        worst = int(falls.argmax())
+        share = float(falls[worst] / (end.value - start.value))
+        return Sign(share, int(steps[known][worst]), self.progress_column, rows)
+
+
+REPEATS = 0.2
+"""How far ρ must be above the data's for outputs to count as repeating tokens."""
 LEAST_RISE = 0.05
 """Attention progress that rises by less than this has no way that it could have gone a share of."""
 

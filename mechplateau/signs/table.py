@@ -109,6 +109,25 @@ def on_the_way(table: pd.DataFrame, learned_at: int | None) -> Rows:
     )
 
 
+def second_half_of_the_way(table: pd.DataFrame, learned_at: int | None) -> Rows:
+    """The later rows of those before the run had learned, from half of that step on; where it never did, of all rows.
+
+    What a run without a plateau shows there it shows long after its initialization.
+    """
+    steps = steps_of(table)
+    until = np.inf if learned_at is None else learned_at
+    half = (steps[-1] if learned_at is None and len(steps) else until) / 2
+    return rows_where("second half of the way", steps, (steps > 0) & (steps >= half) & (steps < until))
+
+
+def while_mostly_wrong(table: pd.DataFrame) -> Rows:
+    """The rows before the first in which at least half of the outputs are right; without step 0."""
+    steps, accuracy = steps_of(table), column(table, "accuracy")
+    right = np.flatnonzero(accuracy >= 0.5)
+    until = steps[right[0]] if len(right) else np.inf
+    return rows_where("while most outputs are wrong", steps, (steps > 0) & (steps < until))
+
+
 def on_the_plateau(table: pd.DataFrame, plateau: PlateauEnds) -> Rows:
     """The rows from the onset to the drop, without the drop's own; to the last one where no drop came yet; none
     without a plateau."""

@@ -20,7 +20,7 @@ In a notebook, `register_study(STUDY)` makes one known. A figure that is not lin
 of panels; what it measures on checkpoints is a `CheckpointMeasure`. Scales are `paper` and the presets of the tasks.
 """
 
-from mechplateau.studies.claims import Claim, claims_table
+from mechplateau.studies.claims import Change, Claim, claims_table
 from mechplateau.studies.figures import CheckpointMeasure, Elsewhere, Figure, Material
 from mechplateau.studies.making import FigureResult, make_figure
 from mechplateau.studies.panels import Panel
@@ -28,6 +28,7 @@ from mechplateau.studies.recipes import Recipe, Source
 from mechplateau.studies.study import Study, register_study, study_named, study_names
 
 __all__ = [
+    "Change",
     "CheckpointMeasure",
     "Claim",
     "Elsewhere",

@@ -2,13 +2,16 @@
 
 A claim is checked on the numbers of one recipe's runs, one a seed, or on their ratio to the same number of another
 recipe: of its run of the same seed, or where there is none, the median over its seeds. It holds where the median over
-seeds lies in the range.
+seeds lies in the range. With fewer seeds than the claim asks for, it holds or fails so far; with the number defined in
+fewer than half of them, it is undefined.
+
+Claims are written down before the runs that judge them. What is changed afterwards is a `Change`, and shown for good.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,7 +20,7 @@ import pandas as pd
 from mechplateau.studies.numbers import Numbers
 from mechplateau.studies.recipes import PAPER
 
-Verdict = Literal["holds", "fails", "undefined", "not yet run"]
+Verdict = Literal["holds", "fails", "holds so far", "fails so far", "undefined", "not yet run"]
 Range = tuple[float | None, float | None]
 """Lower and upper bound; None: no bound."""
 Summaries = Mapping[str, Sequence[Numbers]]
@@ -25,6 +28,25 @@ Summaries = Mapping[str, Sequence[Numbers]]
 
 OURS = "ours"
 """The source of a range that no paper gives: what would have to be seen for the sentence to be true."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What was changed in a claim, or in what its number is, after runs had been seen.
+
+    Attributes:
+        after: how many runs had been seen.
+        was: what stood there before.
+        because: why it was changed.
+    """
+
+    after: int
+    was: str
+    because: str
+
+    def __str__(self) -> str:
+        runs = "1 run" if self.after == 1 else f"{self.after} runs"
+        return f"changed after {runs}, because {self.because}; was: {self.was}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +63,14 @@ class Claim:
         over: a recipe to whose same number it is compared, as a ratio.
         low, high: the range in which it is true; None: no bound.
         at: scale → another range there.
-        paper: what the paper says, in its words or numbers; "" where it gives none.
-        source: where that, and so the range, is from.
-        seeds: how many seeds, counted from 0, it is meant to be checked on.
-        changed: what in it was changed after runs had been seen, and what it was before; "" where nothing was.
+        paper: what the paper, or its authors' code, says, in its words or numbers; "" where it gives none.
+        source: which of them says it.
+        seeds: how many seeds, counted from 0, decide it.
+        changes: what in it was changed after runs had been seen, oldest first.
+
+    Raises:
+        ValueError: a range that nothing could contradict, no seed, or a source without what it says, or the other way
+            round.
     """
 
     study: str
@@ -60,13 +86,16 @@ class Claim:
     paper: str = ""
     source: str = OURS
     seeds: int = 1
-    changed: str = ""
+    changes: tuple[Change, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.low is None and self.high is None:
-            raise ValueError(
-                f"claim {self.id}: expected a range, got no bound, which nothing could contradict"
-            )
+        for low, high in ((self.low, self.high), *self.at.values()):
+            if low is None and high is None:
+                raise ValueError(
+                    f"claim {self.id}: expected a range, got no bound, which nothing could contradict"
+                )
+        if self.seeds < 1:
+            raise ValueError(f"claim {self.id}: expected at least one seed, got {self.seeds}")
         if bool(self.paper) != (self.source != OURS):
             raise ValueError(
                 f"claim {self.id}: expected a source for what the paper says, and for nothing else"
@@ -91,6 +120,7 @@ class Outcome:
         values: one a seed that has it defined, in the order of the runs.
         runs: number of runs looked at.
         verdict: of the median.
+        inside: how many of the runs lie in the range.
         unsolved: how many of the runs ended before they had solved their task, maybe in the middle of their drop.
         old: how many of the runs are on record without their tables, with the numbers of an old definition.
     """
@@ -99,6 +129,7 @@ class Outcome:
     values: tuple[float, ...]
     runs: int
     verdict: Verdict
+    inside: int = 0
     unsolved: int = 0
     old: int = 0
 
@@ -109,8 +140,8 @@ class Outcome:
 
 
 def check(claim: Claim, summaries: Summaries, scale: str = PAPER) -> Outcome:
-    """Look at the runs there are."""
-    runs = summaries.get(claim.recipe, ())
+    """Look at the runs there are. A run with the numbers of an old definition counts for those that it has."""
+    runs = [run for run in summaries.get(claim.recipe, ()) if not _lacks(run, claim.number)]
     base = summaries.get(claim.over, ()) if claim.over else ()
     if not runs or (claim.over and not base):
         return Outcome(claim, (), len(runs), "not yet run")
@@ -120,11 +151,19 @@ def check(claim: Claim, summaries: Summaries, scale: str = PAPER) -> Outcome:
     if claim.over:
         values = [ratio for run in runs if (ratio := _ratio(claim.number, run, base)) is not None]
     if not values:
-        return Outcome(claim, (), len(runs), "undefined", unsolved, old)
-    low, high = claim.range(scale)
-    middle = statistics.median(values)
-    inside = (low is None or middle >= low) and (high is None or middle <= high)
-    return Outcome(claim, tuple(values), len(runs), "holds" if inside else "fails", unsolved, old)
+        return Outcome(claim, (), len(runs), "undefined", 0, unsolved, old)
+    within = _within(*claim.range(scale))
+    inside = sum(map(within, values))
+    verdict: Verdict = "holds" if within(statistics.median(values)) else "fails"
+    if 2 * len(values) < len(runs):
+        verdict = "undefined"
+    elif len(runs) < claim.seeds:
+        verdict = "holds so far" if verdict == "holds" else "fails so far"
+    return Outcome(claim, tuple(values), len(runs), verdict, inside, unsolved, old)
+
+
+def _within(low: float | None, high: float | None) -> Callable[[float], bool]:
+    return lambda value: (low is None or value >= low) and (high is None or value <= high)
 
 
 def check_all(
@@ -151,7 +190,7 @@ def claims_table(claims: Iterable[Claim]) -> pd.DataFrame:
             "paper": claim.paper,
             "source": claim.source,
             "seeds": claim.seeds,
-            "changed": claim.changed,
+            "changed": "; ".join(map(str, claim.changes)),
         }
         for claim in claims
     ]
@@ -171,6 +210,11 @@ def _ratio(number: str, run: Numbers, base: Sequence[Numbers]) -> float | None:
 def _divisor(number: str, run: Numbers) -> float | None:
     """A run's number, unless it is only a lower bound: nothing can be said to take longer than what never ended."""
     return None if number == "took" and _never_solved(run) else run.get(number)
+
+
+def _lacks(run: Numbers, number: str) -> bool:
+    """Whether the number was not there yet when the run was recorded, and nothing is left to read it off."""
+    return run.get("old_definition") is not None and run.get(number) is None
 
 
 def _never_solved(run: Numbers) -> bool:

@@ -242,6 +242,8 @@ def claim_data(outcome: Outcome, scale: str) -> dict[str, Any]:
         "value": outcome.value,
         "verdict": outcome.verdict,
         "runs": outcome.runs,
+        "inside": outcome.inside,
+        "seeds": claim.seeds,
         "unsolved": outcome.unsolved,
-        "changed": claim.changed or None,
+        "changed": [str(change) for change in claim.changes],
     }

@@ -10,13 +10,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mechplateau.config import SEEDS, RunConfig, task_presets, task_settings
+from mechplateau.config import (
+    SEEDS,
+    CheckpointConfig,
+    EvaluationConfig,
+    RunConfig,
+    task_presets,
+    task_settings,
+)
 from mechplateau.errors import UserError
 from mechplateau.runs import is_or_says_finished, load_run
 from mechplateau.schema import laid_over
 
 PAPER = "paper"
 """The scale of the recipes' own settings."""
+AS_THE_AUTHORS = "as the authors"
+OURS_BECAUSE = "ours, because "
 Settings = Mapping[str, Any]
 
 
@@ -50,6 +59,12 @@ class Recipe:
         settings: sections of the configuration at the paper's size, where they differ from the task's own.
         at: scale → further settings at that scale, over those of the task's preset.
         start: the finished run that it starts from.
+        setup: `AS_THE_AUTHORS`, or `OURS_BECAUSE` with the reason and what theirs is; "" where nothing is said.
+        same_as: another recipe that is the same training at the paper's size, number for number: its configuration is
+            equal but for what is measured and kept.
+
+    Raises:
+        ValueError: the set-up says neither.
     """
 
     name: str
@@ -58,6 +73,15 @@ class Recipe:
     settings: Settings = field(default_factory=dict)
     at: Mapping[str, Settings] = field(default_factory=dict)
     start: Source | None = None
+    setup: str = ""
+    same_as: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.setup not in ("", AS_THE_AUTHORS) and not self.setup.startswith(OURS_BECAUSE):
+            raise ValueError(
+                f"recipe {self.name}: setup: expected {AS_THE_AUTHORS!r} or {OURS_BECAUSE!r} with a reason, "
+                f"got {self.setup!r}"
+            )
 
     def data(self, seed: int, scale: str) -> dict[str, Any]:
         """The configuration as plain data, without what it starts from.
@@ -80,6 +104,17 @@ class Recipe:
 
 
 Recipes = Mapping[str, Recipe]
+
+
+def trains_like(recipe: Recipe, seed: int = 0) -> str | None:
+    """What decides the weights of a recipe's run at the paper's size, as a hash: its configuration without what is
+    measured and kept. None for one that starts from another's run."""
+    if recipe.start is not None:
+        return None
+    config = RunConfig.parse(recipe.data(seed, PAPER))
+    return config.model_copy(
+        update={"evaluation": EvaluationConfig(), "checkpoints": CheckpointConfig()}
+    ).content_hash()
 
 
 def config_of(recipes: Recipes, name: str, seed: int, scale: str, runs_dir: Path) -> RunConfig:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from mechplateau.errors import UserError
 from mechplateau.runs import Run
-from mechplateau.studies.claims import Claim
+from mechplateau.studies.claims import Change, Claim
 from mechplateau.studies.figures import Elsewhere, Figure
 from mechplateau.studies.numbers import Numbers
 from mechplateau.studies.recipes import Recipe
@@ -34,6 +34,8 @@ class Study:
         results: the folder that holds `runs.csv`, the results on record; None: there are none.
         reading: how those numbers that are a table's are read off it alone, so that tables are put on record; None:
             they are not.
+        retired: id → why a claim that once stood there does not any more.
+        setup: how all its recipes differ from the authors' set-ups, in a sentence or two; "" where they do not.
         sections: what a report tells of a run that is like the study's; takes any run, and has none of one that is not.
     """
 
@@ -49,6 +51,8 @@ class Study:
         elsewhere: Mapping[str, Elsewhere] | None = None,
         results: Traversable | Path | None = None,
         reading: Reading | None = None,
+        retired: Mapping[str, Change] | None = None,
+        setup: str = "",
         sections: Callable[[Run], Sequence[SectionView]] = lambda run: (),
     ) -> None:
         """Takes the recipes, figures and claims in the order in which they are listed.
@@ -57,7 +61,8 @@ class Study:
             ValueError: two have the same name, or one names another that is not there.
         """
         self.name, self.title, self.numbers, self.results = name, title, numbers, results
-        self.reading, self.sections = reading, sections
+        self.reading, self.setup, self.sections = reading, setup, sections
+        self.retired: Mapping[str, Change] = dict(retired or {})
         if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
             raise ValueError(f"study {name!r}: expected a name of small letters, digits and '_'")
         self.recipes: Mapping[str, Recipe] = _by(f"{name}: recipe", recipes, lambda recipe: recipe.name)
@@ -68,6 +73,8 @@ class Study:
 
     def _check(self) -> None:
         for recipe in self.recipes.values():
+            if recipe.same_as is not None:
+                self._recipe(f"recipe {recipe.name}", recipe.same_as)
             if recipe.start is not None and self._recipe(recipe.name, recipe.start.recipe).start is not None:
                 raise ValueError(
                     f"{self.name}: recipe {recipe.name} starts from one that itself starts from another"
@@ -77,6 +84,8 @@ class Study:
             if len(set(whats)) < len(whats):
                 raise ValueError(f"{self.name}: figure {figure.id}: expected recipes that differ in `what`")
         for claim in self.claims:
+            if claim.id in self.retired:
+                raise ValueError(f"{self.name}: claim {claim.id}: its id was retired, and ids are for good")
             if claim.study != self.name or claim.figure not in self.figures:
                 raise ValueError(
                     f"{self.name}: claim {claim.id}: no figure {claim.study}/{claim.figure} here"

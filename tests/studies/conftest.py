@@ -25,6 +25,8 @@ TOY_STEPS = 12
 def shrunk(data):
     """A recipe's data at a toy size; what is special about it stays."""
     task = {**data["task"], **TOY_TASKS[data["task"]["name"]]}
+    if task.get("sep"):
+        task = {**task, "max_num": 5, "sep": 6}
     training_part = {**data.get("training", {}), "steps": TOY_STEPS, "batch_size": 8, "warmup_steps": 4}
     interventions = [{**i, "start": min(i.get("start", 0), 6)} for i in data.get("interventions", ())]
     return {

@@ -23,12 +23,12 @@ RECIPES = STUDY.recipes
 
 
 def test_runs_become_lines(toy, tmp_path):
-    runs = ensure(RECIPES, ["copy", "mws-init-KQ"], [0, 1], "small", runs_dir=tmp_path)
+    runs = ensure(RECIPES, ["copy", "mws-init-KQ-own"], [0, 1], "small", runs_dir=tmp_path)
     table = found_in(STUDY, tmp_path, "small", range(3))
     # At the toy size some recipes are the same run, which then stands for each of them.
-    table = table[table["recipe"].isin(["mws", "mws-init-KQ", "copy"])]
+    table = table[table["recipe"].isin(["mws", "mws-init-KQ-own", "copy"])]
     assert list(zip(table["recipe"], table["seed"], strict=True)) == [
-        (name, seed) for name in ("mws", "mws-init-KQ", "copy") for seed in (0, 1)
+        (name, seed) for name in ("mws", "mws-init-KQ-own", "copy") for seed in (0, 1)
     ]
     line = table[(table["recipe"] == "copy") & (table["seed"] == 1)].iloc[0]
     assert line["config_hash"] == runs["copy"][1].config.content_hash()
@@ -38,7 +38,7 @@ def test_runs_become_lines(toy, tmp_path):
     path = tmp_path / "runs.csv"
     write_results(table, path)
     again = pd.read_csv(path)
-    assert summaries_of(again, "small").keys() == {"copy", "mws", "mws-init-KQ"}
+    assert summaries_of(again, "small").keys() == {"copy", "mws", "mws-init-KQ-own"}
     for name, several in summaries_of(table, "small").items():
         for one, other in zip(several, summaries_of(again, "small")[name], strict=True):
             for number, value in one.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from mechplateau.studies.claims import Claim
+from mechplateau.studies.claims import Change, Claim
 
 _PAPER = "arXiv 2410.22244"
 _claim = partial(Claim, study="matrix")
@@ -214,8 +214,13 @@ def _second_plateau() -> Iterable[Claim]:
         number="partner_line",
         low=0.4,
         at={"small": (0.9, None)},
-        changed="added after runs of mc were seen, most of which have the partner in the query's column; 103/row asks "
-        "for its row",
+        changes=(
+            Change(
+                after=5,
+                was="no such row",
+                because="most runs of mc have the partner in the query's column, and 103/row asks for its row",
+            ),
+        ),
     )
 
 

@@ -83,7 +83,9 @@ FIGURES = (
     _figure("21", "Repeat, 2 blocks", ("repeat-2",), (LOSS, ACCURACY, ALPHA, COS, OUTPUTS)),
     _figure("22", "Repeat, 4 blocks", ("repeat-4",), (LOSS, ACCURACY, ALPHA, COS, OUTPUTS)),
     _figure("26", "Other lengths and windows", ("mws", "mws-n8", "mws-n24", "mws-k3", "mws-k4"), ours=_SIZES),
-    _figure("27", "Other moduli", ("mws", "mws-p19", "mws-p23"), ours=_SIZES),
+    _figure(
+        "27", "Other moduli", ("mws", "mws-p19", "mws-p19-sep17", "mws-p23", "mws-p23-sep17"), ours=_SIZES
+    ),
     _figure(
         "28",
         "Other widths and heads",
@@ -95,7 +97,7 @@ FIGURES = (
     _figure(
         "31",
         "SGD",
-        ("mws-sgd-lr0.03", "mws-sgd-lr0.1", "mws-sgd-lr0.3", "mws-sgd-lr1"),
+        ("mws-sgd-lr0.03", "mws-sgd-lr0.1", "mws-sgd-lr0.3", "mws-sgd-lr1", "mws-sgd-authors"),
         ours="learning rates are ours; the authors' 1e-4 does not move",
     ),
     _figure("32", "Muon", ("mws-muon",), (LOSS, ACCURACY, REPETITION)),
@@ -124,6 +126,12 @@ FIGURES = (
         "102",
         "Attention progress as a training signal",
         ("mws-reward0", "mws-reward0.1", "mws-reward1"),
+        ours="not in the paper; the number is ours",
+    ),
+    _figure(
+        "104",
+        "Muon: the update or the initial weights",
+        ("mws", "mws-muon", "mws-muon-scale1", "mws-adam-scale10"),
         ours="not in the paper; the number is ours",
     ),
 )

@@ -9,10 +9,10 @@ import pandas as pd
 from mechplateau.config import RunConfig
 from mechplateau.runs import Run
 from mechplateau.studies.numbers import Numbers
-from mechplateau.studies.plateau.claims import CLAIMS
+from mechplateau.studies.plateau.claims import CLAIMS, RETIRED
 from mechplateau.studies.plateau.figures import FIGURES, LANGUAGE_MODELS
 from mechplateau.studies.plateau.probes import probe_numbers
-from mechplateau.studies.plateau.recipes import RECIPES
+from mechplateau.studies.plateau.recipes import RECIPES, SETUP
 from mechplateau.studies.plateau.summary import columns_read, summarize
 from mechplateau.studies.recorded import Reading
 from mechplateau.studies.study import Study
@@ -38,5 +38,7 @@ STUDY = Study(
     numbers=numbers,
     elsewhere=LANGUAGE_MODELS,
     reading=Reading(columns_read, numbers_of_table),
+    retired=RETIRED,
+    setup=SETUP,
     results=resources.files("mechplateau.studies.plateau") / "results",
 )

@@ -20,20 +20,30 @@ Undefined is None.
 | | its last step in place of learned_at (a lower bound) |
 | cos_peak, cos_peak_at | largest COS on the way (of several groups of outputs, in the one where it is largest), and |
 | | its step |
-| cos_plateau | its largest COS on the plateau |
-| cos_first | its COS at the first measured step after 0 |
+| cos_plateau, cos_late | its largest COS on the plateau, and in the second half of the way |
+| cos_start, cos_first | its COS at step 0, and at the first measured step after it |
 | cos_learned, cos_end | its COS at learned_at, and at the last step |
 | repetition_peak, repetition_data | largest ρ on the way; ρ of the data, mean over all rows |
 | repetition_excess | repetition_peak − repetition_data |
+| repetition_peak_share | step of repetition_peak / learned_at |
+| repetition_lasted | steps for which ρ is above the data's by at least 0.2, on the way |
 | entropy_low, entropy_data | smallest entropy of generated sequences on the way, nats; mean of the data's |
 | entropy_share | entropy_low / entropy_data |
-| entropy_plateau_share | smallest entropy on the plateau / entropy_data |
+| entropy_plateau_share, entropy_late_share | smallest entropy on the plateau, and in the second half of the way, |
+| | / entropy_data |
 | alpha_peak | largest α₁ on the way |
+| alpha_wrong | largest α₁ before half of the outputs are right |
 | count_check_peak | permutation: largest count check on the way |
+| count_check_all_peak | … averaged over all values as the authors do, absent ones included |
+| counts_right_at | permutation: first of three measured steps with a count check of at least 0.95 |
+| counts_lead | 1 − counts_right_at / solved_at: how far ahead of their order the values are; where the run was never |
+| | solved, with its last step (a lower bound) |
+| counts_all_lead | likewise of the authors' average, absent values included |
 | apm_start, apm_half, apm_end | attention progress (of several targets and layers the one that rises most) at step 0, |
 | | at the row nearest to half of learned_at, at the last step |
 | apm_gain | apm_half / apm_start |
 | apm_plateau, apm_plateau_gain | attention progress in the middle between onset and drop; / apm_start |
+| apm_falls_back | largest fall of attention progress below what it had reached, as a share of its rise |
 | apm_ahead | share of its rise that attention progress has made when the loss leaves the plateau |
 | cos_peak_{location} | largest COS on the way at each further place measured |
 """
@@ -58,6 +68,8 @@ def summarize(metrics: pd.DataFrame, task: Task) -> Numbers:
     plateau, solved, learned, partial = signs.plateau, signs.solved.step, signs.learned_at, signs.partial
     collapse, repetition, entropy = signs.collapse, signs.repetition, signs.entropy
     start, half, during = signs.progress_start, signs.progress_half_way, signs.progress_on_plateau
+    until = steps if solved is None else solved
+    counted, counted_all = (signs.counts_right(name).step for name in ("count_check", "count_check_all"))
     return {
         "steps": steps,
         "plateau": float(plateau.found),
@@ -76,6 +88,8 @@ def summarize(metrics: pd.DataFrame, task: Task) -> Numbers:
         "cos_peak": collapse.value,
         "cos_peak_at": collapse.step,
         "cos_plateau": signs.collapse_on_plateau.value,
+        "cos_late": signs.collapse_in_second_half.value,
+        "cos_start": signs.first(collapse.column).value,
         "cos_first": signs.after_start(collapse.column).value,
         "cos_learned": signs.at(collapse.column, learned).value,
         "cos_end": signs.last(collapse.column).value,
@@ -83,20 +97,37 @@ def summarize(metrics: pd.DataFrame, task: Task) -> Numbers:
         "repetition_peak": repetition.value,
         "repetition_data": signs.of_data("repetition").value,
         "repetition_excess": signs.repetition_excess.value,
+        "repetition_peak_share": _share(repetition.step, learned),
+        "repetition_lasted": signs.repetition_lasted.value,
         "entropy_low": entropy.value,
         "entropy_data": signs.of_data("entropy").value,
         "entropy_share": signs.entropy_share.value,
         "entropy_plateau_share": signs.entropy_share_on_plateau.value,
+        "entropy_late_share": signs.entropy_share_in_second_half.value,
         "alpha_peak": signs.peak("alpha_1").value,
+        "alpha_wrong": signs.equal_to_first.value,
         "count_check_peak": signs.peak("count_check").value,
+        "count_check_all_peak": signs.peak("count_check_all").value,
+        "counts_right_at": counted,
+        "counts_lead": _lead(counted, until),
+        "counts_all_lead": _lead(counted_all, until),
         "apm_start": start.value,
         "apm_half": half.value,
         "apm_end": signs.progress_end.value,
         "apm_gain": ratio(half, start),
         "apm_plateau": during.value,
         "apm_plateau_gain": ratio(during, start),
+        "apm_falls_back": signs.progress_falls_back.value,
         "apm_ahead": signs.ahead_of_loss.value,
     }
+
+
+def _lead(step: int | None, until: int) -> float | None:
+    return None if step is None or not until else 1 - step / until
+
+
+def _share(step: int | None, of: int | None) -> float | None:
+    return step / of if step is not None and of else None
 
 
 def columns_read(config: RunConfig, names: Sequence[str]) -> list[str]:
@@ -106,7 +137,7 @@ def columns_read(config: RunConfig, names: Sequence[str]) -> list[str]:
     single = {f"loss_out_{r}" for r in early}
     if early:
         single |= {f"accuracy_out_{r}" for r in range(task.n_outputs) if r not in early}
-    fixed = {task.plateau_column, "loss", "accuracy", "alpha_1", "count_check"}
+    fixed = {task.plateau_column, "loss", "accuracy", "alpha_1", "count_check", "count_check_all"}
     fixed |= {f"{name}{of}" for name in ("repetition", "entropy") for of in ("", "_data")}
     begin = ("apm_", "cos_L", COLLAPSE)
     chosen = (name for name in names if name in fixed | single or name.startswith(begin))

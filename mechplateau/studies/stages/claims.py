@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mechplateau.studies.claims import OURS, Claim
+from mechplateau.studies.claims import OURS, Change, Claim
 
 _PAPER = "arXiv 2402.02364"
 _RELEASED = "released curves of arXiv 2402.02364"
@@ -80,7 +80,8 @@ CLAIMS = (
         low=-1.05, high=-0.75, paper="-.93 to -.85 at index 12,221", source=_RELEASED),
     _lr("lr-context-not-yet", "icl_4_8_quiet_1465", "which it did not while it answered 0", low=-0.3, high=0.4,
         paper=".18 to .19 at index 1,465", source=_RELEASED,
-        changed="was 0.0 to 0.4; on a set of 8,192 contexts this number is off by ±.1 whatever the model"),
+        changes=(Change(after=2, was="0.0 to 0.4",
+                        because="on a set of 8,192 contexts this number is off by ±.1 whatever the model"),)),
     _lr("lr-norm-grows", "prediction_norm_quiet_12221", "and its predictions grow", low=1.85, high=2.25,
         paper="2.02 to 2.05 at index 12,221", source=_RELEASED),
     *_same_seed(5050, 0.06, 0.04),

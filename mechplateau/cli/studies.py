@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 DEFAULT_STUDY = "plateau"
 """The study that is meant where none is named."""
+WIDEST = 100
+"""Columns that a claim's lines take at most."""
 
 ScaleOption = Annotated[
     str,
@@ -139,7 +141,9 @@ def claims(
             help="Check the finished runs of this folder instead of the results on record.", **PATH_OPTION
         ),
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a page of Markdown, as docs/claims.md.")
+    ] = False,
     written: Annotated[
         bool, typer.Option("--csv", help="Print the claims as they are written down, checked on nothing.")
     ] = False,
@@ -147,6 +151,7 @@ def claims(
     """Check every claim of a study on the results that are on record, or on your own runs."""
     from mechplateau.runs import unreadable_runs
     from mechplateau.studies.claims import check_all, claims_table
+    from mechplateau.studies.claims_told import claims_page
     from mechplateau.studies.results import found_in, on_record, summaries_of
 
     chosen = _study(study)
@@ -160,9 +165,9 @@ def claims(
     table = on_record(chosen) if runs_dir is None else found_in(chosen, runs_dir, scale)
     outcomes = check_all(chosen.claims, summaries_of(table, scale), scale)
     if markdown:
-        print(markdown_table(outcomes, scale))
+        print(claims_page(chosen, outcomes, scale))
     else:
-        _print_claims(outcomes, scale)
+        _print_claims(chosen, outcomes, scale)
 
 
 @dataclass(frozen=True)
@@ -209,7 +214,7 @@ def _request(
 def _make(study: Study, figures: Sequence[Figure], asked: _Request) -> None:
     with asked.place.joined() as executor:
         outcomes = _made(study, figures, asked, executor)
-    _print_claims(outcomes, asked.scale)
+    _print_claims(study, outcomes, asked.scale)
     if asked.scale != "paper":
         _print_reduced(study, figures, asked.scale)
 
@@ -269,91 +274,24 @@ def _print_reduced(study: Study, figures: Sequence[Figure], scale: str) -> None:
         print(f"  {setting}: {', '.join(value for value, _ in values.most_common())}")
 
 
-def _print_claims(outcomes: Sequence[Outcome], scale: str) -> None:
+def _print_claims(study: Study, outcomes: Sequence[Outcome], scale: str) -> None:
+    """Each claim in a few lines, which fit into 80 columns; then how many hold."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
+    from mechplateau.studies.claims_told import counts, lines_told
+
     colors = {"holds": "green", "fails": "red", "undefined": "yellow", "not yet run": "dim"}
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("figure", "claim", "paper", "expected", "measured", "verdict"):
-        table.add_column(name, overflow="fold")
-    for outcome in outcomes:
-        claim = outcome.claim
-        cells = (claim.figure, claim.text, claim.paper, _range(outcome, scale), _found(outcome, scale))
-        table.add_row(*(Text(cell) for cell in cells), Text(outcome.verdict, style=colors[outcome.verdict]))
     console = Console()
-    console.print(table)
-    counts = {name: sum(outcome.verdict == name for outcome in outcomes) for name in colors}
-    console.print(", ".join(f"{count} {name}" for name, count in counts.items() if count), highlight=False)
-
-
-OLD_DEFINITION = (
-    "Old definition: these runs have no table on record; their numbers are as they were defined then."
-)
-
-
-def markdown_table(outcomes: Sequence[Outcome], scale: str) -> str:
-    """The claims that have run as a Markdown table, and the figures of those that have not."""
-    lines = [
-        "| figure | claim | paper | expected | measured (seeds) | verdict |",
-        "|---|---|---|---|---|---|",
-    ]
     for outcome in outcomes:
-        if outcome.verdict == "not yet run":
-            continue
-        claim = outcome.claim
-        cells = (
-            claim.figure,
-            claim.text,
-            claim.paper,
-            _range(outcome, scale),
-            _found(outcome, scale) + ("†" if outcome.old else ""),
-            outcome.verdict,
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    if any(outcome.old for outcome in outcomes):
-        lines += ["", f"† {OLD_DEFINITION}"]
-    missing: dict[str, set[str]] = {}
-    for outcome in outcomes:
-        if outcome.verdict == "not yet run":
-            missing.setdefault(outcome.claim.figure, set()).add(outcome.claim.recipe)
-    if missing:
-        named = (f"{figure} ({', '.join(sorted(recipes))})" for figure, recipes in missing.items())
-        lines += ["", f"Not yet run: figures {'; '.join(named)}."]
-    return "\n".join(lines)
-
-
-def _range(outcome: Outcome, scale: str) -> str:
-    low, high = outcome.claim.range(scale)
-    name = outcome.claim.measured
-    if low is None and high is None:
-        return f"{name}: any"
-    if high is None:
-        return f"{name} ≥ {low:g}"
-    return f"{name} ≤ {high:g}" if low is None else f"{name} in {low:g} – {high:g}"
-
-
-def _found(outcome: Outcome, scale: str) -> str:
-    """Median, spread and number of seeds; of how many, where it is undefined in some; and which are not solved."""
-    unsolved = f"; {outcome.unsolved} of {outcome.runs} not solved" if outcome.unsolved else ""
-    if outcome.value is None:
-        return f"–{unsolved}"
-    value, defined = _number(outcome.value, outcome.claim.range(scale)), len(outcome.values)
-    count = f"({defined})" if defined == outcome.runs else f"({defined} of {outcome.runs})"
-    if defined == 1:
-        return f"{value} {count}{unsolved}"
-    return f"{value}, {_number(min(outcome.values))} – {_number(max(outcome.values))} {count}{unsolved}"
-
-
-def _number(value: float, bounds: Sequence[float | None] = ()) -> str:
-    """Three significant digits; more where the value would else look as if it were on a bound it misses."""
-    if float(value).is_integer() and abs(value) >= 2:
-        return str(int(value))
-    digits = 3
-    while digits < 6 and value not in bounds and float(f"{value:.{digits}g}") in bounds:
-        digits += 1
-    return f"{value:.{digits}g}"
+        first, *others = lines_told(study, outcome, scale, min(console.width, WIDEST))
+        color = colors[outcome.verdict.removesuffix(" so far")]
+        line = Text(first)
+        line.stylize(color, len(first) - len(outcome.verdict))
+        console.print(line, soft_wrap=True)
+        for other in others:
+            console.print(Text(other, style="dim"), soft_wrap=True)
+    console.print(counts(outcomes), highlight=False, soft_wrap=True)
 
 
 def _study(name: str) -> Study:

@@ -32,6 +32,8 @@ _MADE_BY = ("config_hash", "mechplateau", "torch", "transformer-lens", "processo
 _FROM = (*KEY, *_MADE_BY, "definition")
 OLD = "old definition"
 """Said of a line whose table is not on record: its numbers are as they were defined when it was written."""
+_COMPARED = ("loss_start", "loss_end", "cos_peak", "cos_end", "repetition_peak", "apm_end")
+"""Numbers that no two runs of different weights share to six digits, all of them."""
 _TEXT = tuple(name for name in _FROM if name not in ("seed", "threads"))
 
 
@@ -118,6 +120,29 @@ def merged(recipes: Recipes, old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFra
     columns = [name for name in _FROM if name in both.columns]
     columns += [name for name in both.columns if name not in _FROM]
     return both[columns].reset_index(drop=True)
+
+
+def check_distinct(recipes: Recipes, table: pd.DataFrame) -> None:
+    """Check that no two lines of a table are one run under two names, which would count it twice.
+
+    Raises:
+        UserError: two lines of one seed and scale have the same numbers, though neither recipe says that it is the same
+            as the other (`Recipe.same_as`).
+    """
+    seen: dict[tuple[object, ...], str] = {}
+    for line in table.to_dict("records"):
+        name = str(line["recipe"])
+        same = recipes[name].same_as or name
+        numbers = (line.get(number) for number in _COMPARED)
+        key = (line["seed"], line["scale"], *numbers)
+        if any(value is None or value != value for value in key):
+            continue
+        other = seen.setdefault(key, same)
+        if other != same:
+            raise UserError(
+                f"{name} and {other}, seed {line['seed']}: equal numbers from different configurations; if they are "
+                "the same run, say so in the recipe (same_as)"
+            )
 
 
 def write_results(table: pd.DataFrame, path: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mechplateau.cli.studies import markdown_table
 from mechplateau.studies import study_named
-from mechplateau.studies.claims import Claim, check
+from mechplateau.studies.claims import Claim, check, check_all
+from mechplateau.studies.claims_told import claims_page, lines_told
+from mechplateau.studies.results import on_record, summaries_of
 
 
 @pytest.mark.parametrize(
@@ -149,8 +150,9 @@ def test_a_median_says_of_how_many_seeds():
         check(claim, {"mws": [{"drop": 3.0}, {"drop": 3.2}]}),
         check(claim, {"mws": [{"drop": None}, {"drop": 3.0}, {"drop": None}]}),
     )
-    assert "| 3.1, 3 – 3.2 (2) | holds |" in markdown_table([whole], "paper")
-    assert "| 3 (1 of 3) | holds |" in markdown_table([part], "paper")
+    study = study_named("plateau")
+    assert "| 3.1 (3 – 3.2) | 2 of 2 | holds |" in claims_page(study, [whole])
+    assert "| 3 | 1 of 3 | undefined |" in claims_page(study, [part])
 
 
 def test_the_figures_are_listed_with_their_cost(run_cli):
@@ -158,20 +160,31 @@ def test_the_figures_are_listed_with_their_cost(run_cli):
     assert code == 0
     lines = out.splitlines()
     (five,) = [line for line in lines if line.startswith("5 ")]
-    assert "2,800" in five
-    assert "0 of 7" in five  # two baselines: one run starts from the next seed's
+    assert "4,000" in five
+    assert "0 of 10" in five  # two baselines: one run starts from the next seed's
     assert any(line.startswith("8: language models; mechplateau llm pythia-14m") for line in lines)
 
 
-def test_the_claims_on_record_are_the_readmes_table(run_cli):
+def test_the_page_of_claims_is_what_the_command_prints(run_cli):
+    """And the README has its first line: how many hold."""
     code, table, _ = run_cli("claims", "--markdown")
     assert code == 0
-    assert table.startswith("| figure | claim | paper | expected | measured (seeds) | verdict |")
+    told = {}
+    for name in ("docs/claims.md", "README.md"):
+        _, _, rest = (
+            (Path(__file__).parents[2] / name).read_text(encoding="utf-8").partition("<!-- claims -->\n")
+        )
+        told[name], _, _ = rest.partition("<!-- /claims -->")
+    assert told["docs/claims.md"] == table
+    counts, *_ = table.splitlines()
+    assert told["README.md"] == f"{counts} [Each with its set-up, range and seeds](docs/claims.md).\n"
     assert "| holds |" in table
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    _, _, rest = readme.partition("<!-- claims -->\n")
-    shown, _, _ = rest.partition("<!-- /claims -->")
-    assert shown == table
+    for section in ("## Set-ups", "## Changed after runs had been seen", "## Claims that stood here once"):
+        assert section in table
+    # Every recipe of a claim with its set-up, every change with what was there before.
+    for claim in study_named("plateau").claims:
+        assert f"| {claim.recipe} |" in table
+        assert all(change.because.replace("|", "\\|") in table for change in claim.changes), claim.id
 
 
 def test_no_claim_holds_where_nothing_has_run(run_cli, tmp_path):
@@ -179,4 +192,26 @@ def test_no_claim_holds_where_nothing_has_run(run_cli, tmp_path):
     code, out, _ = run_cli("claims", "--runs-dir", "empty", "--markdown")
     assert code == 0
     assert "| holds |" not in out
-    assert "Not yet run: figures 2 (mws); 3 (mws-c10, mws-c2.5)" in out
+    assert (
+        out.splitlines()[0]
+        == f"Of {len(study_named('plateau').claims)} claims {len(study_named('plateau').claims)} were not yet run."
+    )
+
+
+def test_claims_fit_into_80_columns():
+    outcomes = check_all(
+        study_named("plateau").claims, summaries_of(on_record(study_named("plateau")), "paper")
+    )
+    for outcome in outcomes:
+        lines = lines_told(study_named("plateau"), outcome, "paper")
+        assert max(map(len, lines)) <= 80, outcome.claim.id
+        assert lines[0].endswith(outcome.verdict)
+        told = " ".join(" ".join(lines).split())
+        for shown in (
+            outcome.claim.number,
+            outcome.claim.paper,
+            outcome.claim.source if outcome.claim.paper else "set-up",
+        ):
+            assert shown in told, outcome.claim.id
+        assert ("changed after" in told) == bool(outcome.claim.changes)
+        assert not outcome.runs or f"in range in {outcome.inside} of {outcome.runs} seed" in told

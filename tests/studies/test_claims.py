@@ -6,11 +6,12 @@ from functools import cache
 
 import pytest
 
-from mechplateau.cli.studies import markdown_table
 from mechplateau.config import RunConfig
 from mechplateau.signs import partial
 from mechplateau.studies.claims import OURS, Change, Claim, check, check_all, claims_table
+from mechplateau.studies.claims_told import claims_page
 from mechplateau.studies.making import claim_data
+from mechplateau.studies.missing import asked_for
 from mechplateau.studies.plateau.claims import CLAIMS
 from mechplateau.studies.plateau.claims._said import THE_PAPER, THEIR_CODE
 from mechplateau.studies.plateau.study import STUDY
@@ -186,8 +187,8 @@ def test_what_ended_before_it_was_solved_is_counted():
     outcome = check(claim, {"mws": runs})
     assert (outcome.verdict, outcome.unsolved) == ("holds", 1)
     assert claim_data(outcome, "paper")["unsolved"] == 1
-    assert "| 1, 1 – 1 (2); 1 of 2 not solved | holds |" in markdown_table([outcome], "paper")
-    assert "not solved" not in markdown_table([check(claim, {"mws": runs[1:]})], "paper")
+    assert "| 1 (1 – 1); 1 of 2 not solved | 2 of 2 | holds |" in claims_page(STUDY, [outcome])
+    assert "not solved" not in claims_page(STUDY, [check(claim, {"mws": runs[1:]})])
 
 
 def test_claims_are_data_that_a_table_shows():
@@ -268,12 +269,8 @@ def test_the_history_of_the_table_is_told():
 
 def test_no_seed_is_on_record_that_no_claim_asked_for():
     """Seeds are 0 to as many as were written down before: none is left out, none added until a verdict turns."""
-    asked = dict.fromkeys(STUDY.recipes, 1)
-    for claim in CLAIMS:
-        for name in filter(None, (claim.recipe, claim.over)):
-            for same in {name, STUDY.recipes[name].same_as} - {None}:
-                asked[same] = max(asked[same], claim.seeds)
-    for name, recipe in STUDY.recipes.items():
-        asked[name] = max(asked[name], asked[recipe.same_as] if recipe.same_as else 0)
+    asked = asked_for(STUDY)
+    # At the paper's size it is mws, whose five seeds stood there under both names.
+    asked["mws-reward0"] = asked["mws"]
     for name, seeds in on_record(STUDY).groupby("recipe")["seed"]:
         assert set(seeds) <= set(range(asked[name])), name

@@ -34,7 +34,7 @@ def shrunk(data):
         "task": task,
         "model": {**data.get("model", {}), "d_model": 8},
         "training": training_part,
-        "evaluation": {**data.get("evaluation", {}), "every": 1, "samples": 4},
+        "evaluation": {**data.get("evaluation", {}), "every": 3, "samples": 4},
         "checkpoints": {"every": 6},
         "interventions": interventions,
     }

@@ -19,9 +19,10 @@ from mechplateau.studies.panels import over_seeds
 from mechplateau.studies.plateau import probes
 from mechplateau.studies.plateau.claims import CLAIMS
 from mechplateau.studies.plateau.study import STUDY
-from mechplateau.studies.training import finished_runs
+from mechplateau.studies.training import ensure
 from mechplateau.tasks import MovingWindowSum, register_task
 from mechplateau.tasks import base as tasks_base
+from mechplateau.views.figure import PaperFigure
 
 RECIPES, FIGURES = STUDY.recipes, STUDY.figures
 
@@ -37,6 +38,20 @@ def small_probes(monkeypatch):
     few = {"authors": {"sequences": 40, "n_train": 8}, "ours": {"sequences": 24, "n_train": 12}}
     paper = {**few, "ours": {"sequences": 24, "n_train": 6}}
     monkeypatch.setattr(probes, "SPLITS", {"paper": paper, "small": few})
+
+
+@pytest.fixture(autouse=True)
+def few_dots(monkeypatch):
+    """Pictures of a size that is drawn fast."""
+    render = PaperFigure._render
+    monkeypatch.setattr(PaperFigure, "_render", lambda self, suffix, dpi: render(self, suffix, 30))
+
+
+@pytest.fixture
+def probed(toy, runs_dir):
+    """The run of figure 20 and its probes, in the shared folder: made once."""
+    (run,) = ensure(RECIPES, ["mws-probe"], [0], "small", runs_dir=runs_dir)["mws-probe"]
+    return run, probes.probe_curve(run, "small")
 
 
 @pytest.mark.parametrize("number", list(FIGURES))
@@ -108,9 +123,8 @@ def kept_notes(run):
 
 
 @pytest.mark.parametrize("spoil", ["cut", "another's", "no accuracy"])
-def test_a_spoilt_note_of_probes_is_made_again(toy, runs_dir, tmp_path, spoil):
-    made = make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
-    (run,) = finished_runs(RECIPES, "mws-probe", [0], "small", runs_dir).values()
+def test_a_spoilt_note_of_probes_is_made_again(probed, spoil):
+    run, curve = probed
     kept = kept_notes(run)
     assert len(kept) == len(run.steps)
     path = next(iter(kept))
@@ -121,17 +135,13 @@ def test_a_spoilt_note_of_probes_is_made_again(toy, runs_dir, tmp_path, spoil):
     else:
         run.notes(probes._KIND, probes._settings("small")).write(0, dict.fromkeys(probes.ACCURACIES, 1.5))
     assert probes.probe_numbers(run, "small") == {}
-    assert (
-        make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path).outcomes
-        == made.outcomes
-    )
+    assert probes.probe_curve(run, "small").equals(curve)
     assert kept_notes(run) == kept
 
 
-def test_the_probe_of_a_partial_copy_has_no_end(toy, runs_dir, tmp_path):
+def test_the_probe_of_a_partial_copy_has_no_end(probed, tmp_path):
     """What is left is not the end: its last accuracy is that of an earlier step."""
-    make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
-    (run,) = finished_runs(RECIPES, "mws-probe", [0], "small", runs_dir).values()
+    run, _ = probed
     copy = load_run(shutil.copytree(run.path, tmp_path / "copy"))
     assert probes.probe_numbers(copy, "small") == probes.probe_numbers(run, "small") != {}
     copy.checkpoint_path("after").unlink()
@@ -181,22 +191,20 @@ def test_what_is_reduced_is_read_off_the_configurations():
     assert reduced(STUDY, [FIGURES["20"]], "small")["mws-probe"]["probe.ours.n_train"] == ("6", "12")
 
 
-def test_probes_are_the_same_however_many_run_at_a_time(toy, runs_dir, tmp_path):
-    made = make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
-    (run,) = finished_runs(RECIPES, "mws-probe", [0], "small", runs_dir).values()
+def test_probes_are_the_same_however_many_run_at_a_time(probed, runs_dir, tmp_path):
+    run, curve = probed
     kept = kept_notes(run)
     for path in kept:
         path.unlink()
-    assert (
-        make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path, jobs=2).outcomes
-        == made.outcomes
-    )
+    make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path, jobs=2)
     assert kept_notes(run) == kept
+    assert probes.probe_curve(run, "small").equals(curve)
     with pytest.raises(UserError, match="jobs: expected at least 1, got 0"):
         probes.probe_curve(run, "small", jobs=0)
 
 
-def test_a_notebooks_task_travels_to_where_checkpoints_are_probed(toy, runs_dir, tmp_path, monkeypatch):
+def test_a_notebooks_task_travels_to_where_checkpoints_are_probed(probed, monkeypatch):
+    run, _ = probed
     monkeypatch.setattr(tasks_base, "_REGISTRY", dict(tasks_base._REGISTRY))
     own = {"__module__": "__main__", "__annotations__": {"name": Literal["cell"]}, "name": "cell"}
     cell = register_task(type("Cell", (MovingWindowSum,), own))
@@ -204,8 +212,6 @@ def test_a_notebooks_task_travels_to_where_checkpoints_are_probed(toy, runs_dir,
     monkeypatch.setattr(
         probes, "_probe_at", lambda *given: sent.append(given[-1]) or dict.fromkeys(probes.ACCURACIES, 0.5)
     )
-    make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
-    (run,) = finished_runs(RECIPES, "mws-probe", [0], "small", runs_dir).values()
     for path in kept_notes(run):
         path.unlink()
     probes.probe_curve(run, "small")

@@ -117,18 +117,20 @@ def print_run(run: Run) -> None:
         return
     numbers = key_numbers(view)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    rows = [
-        ("Step of the drop", _number(numbers.drop)),
-        (SOLVED_LABEL, solved_text(numbers)),
-        (f"Peak COS ({numbers.cos_label or 'final'})", _peak(numbers.peak_cos)),
-        ("Peak ρ (repetition)", _peak(numbers.peak_repetition)),
-        (
-            f"APM ({numbers.apm_label or 'no target'}) at start, at the drop, at the end",
-            ", ".join(_number(value) for value in (numbers.apm_start, numbers.apm_drop, numbers.apm_end)),
-        ),
-        ("Final accuracy", _number(numbers.final_accuracy)),
-        ("Final loss", _number(numbers.final_loss)),
-    ]
+    accuracy = "accuracy" in view.metrics
+    rows = [("Step of the drop", _number(numbers.drop))]
+    if accuracy:
+        rows.append((SOLVED_LABEL, solved_text(numbers)))
+    if numbers.cos_label is not None:
+        rows.append((f"Peak COS ({numbers.cos_label})", _peak(numbers.peak_cos)))
+    if "repetition" in view.metrics:
+        rows.append(("Peak ρ (repetition)", _peak(numbers.peak_repetition)))
+    if numbers.apm_label is not None:
+        apm = ", ".join(_number(value) for value in (numbers.apm_start, numbers.apm_drop, numbers.apm_end))
+        rows.append((f"APM ({numbers.apm_label}) at start, at the drop, at the end", apm))
+    if accuracy:
+        rows.append(("Final accuracy", _number(numbers.final_accuracy)))
+    rows.append(("Final loss", _number(numbers.final_loss)))
     for name, value in rows:
         table.add_row(name, value)
     console.print(table, highlight=False)

@@ -19,7 +19,7 @@ import mechplateau_kernels as mk
 from mechplateau.config import RunConfig
 from mechplateau.devices import TRAINABLE, device_named
 from mechplateau.errors import UserError
-from mechplateau.files import local_path
+from mechplateau.files import first_line, local_path
 from mechplateau.interventions import Handle, Intervention, ProgressReward
 from mechplateau.measurements import Setting
 from mechplateau.measurements.inside import pictures
@@ -134,8 +134,30 @@ def check_request(
         check_graph(place, config)
     check_memory(config, place)
     config.task.prepare()
+    check_task(config, place)
     _ = config.columns  # two measurements may have a column of one name
     return place
+
+
+def check_task(config: RunConfig, place: torch.device) -> None:
+    """Raise UserError where a task of the user's own makes data that its model or its objective cannot take."""
+    task = config.task
+    if type(task).__module__.startswith("mechplateau."):
+        return
+    try:
+        batch = task.batch(2, torch.Generator(place).manual_seed(0), place)
+        model = build(config.model, task, device=place)
+        with torch.no_grad():
+            loss = task.objective.loss(model(batch.inputs), batch)
+        if loss.numel() != 1:
+            raise ValueError(f"the objective's loss is {list(loss.shape)}, expected one number")
+    except UserError:
+        raise
+    except Exception as error:  # whatever the task's code, or the model on its data, raises
+        raise UserError(
+            f"task.name: {task.name} does not work with a batch of 2 ({type(error).__name__}: {first_line(error)}); "
+            "check its _batch or _sample against its sizes, the model and the objective"
+        ) from error
 
 
 class _Trainer:

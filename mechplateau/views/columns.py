@@ -190,9 +190,19 @@ def panels(
     known = {line.column for panel in candidates for line in panel.lines}
     known |= {column for panel in candidates for column in panel.outputs}
     known |= {column for picture in output_maps(metrics) for column in picture.columns} | {"step"}
-    others = [c for c in columns if c.name not in known and defined(metrics, c.name)]
+    others = [c for c in columns if c.name not in known and _is_shown(metrics, c.name)]
     shown = tuple(panel for panel in filled if panel.lines or panel.outputs)
     return (*shown, *_by_unit(others))
+
+
+_NOT_EXPECTED = ("apm_zero_count",)
+"""Columns that count what should not happen: shown once it does."""
+
+
+def _is_shown(metrics: pd.DataFrame, column: str) -> bool:
+    return defined(metrics, column) and (
+        column not in _NOT_EXPECTED or bool((series(metrics, column) > 0).any())
+    )
 
 
 def _losses(plateau: PlateauView | None, columns: Sequence[ColumnView]) -> tuple[Line, ...]:

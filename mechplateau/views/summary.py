@@ -100,12 +100,14 @@ def solved_text(numbers: KeyNumbers) -> str:
 
 
 def comparison_rows(numbers: Sequence[KeyNumbers]) -> list[tuple[str, list[str]]]:
-    """The key numbers of several runs side by side: a row a number, a text a run."""
+    """The key numbers of several runs side by side: a row a number, a text a run; none that no run has."""
     units = {n.loss_unit for n in numbers}
     unit = f" ({units.pop()})" if len(units) == 1 else ", each in its unit"
-    return [
+    ends = [
         ("Drop (step)", [number(n.drop) for n in numbers]),
         ("Plateau from (step)", [number(n.onset) for n in numbers]),
+    ]
+    rows = [
         (SOLVED_LABEL, [solved_text(n) for n in numbers]),
         (f"Plateau level{unit}", [number(n.plateau_level) for n in numbers]),
         ("Peak COS", [_peak_text(n.peak_cos) for n in numbers]),
@@ -116,6 +118,7 @@ def comparison_rows(numbers: Sequence[KeyNumbers]) -> list[tuple[str, list[str]]
         ("Final accuracy", [number(n.final_accuracy) for n in numbers]),
         (f"Final loss{unit}", [number(n.final_loss) for n in numbers]),
     ]
+    return ends + [(name, texts) for name, texts in rows if set(texts) - {number(None), "undefined"}]
 
 
 def number(value: float | None) -> str:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from mechplateau.views import PlateauView, RunView, key_numbers, verdict
 from mechplateau.views.columns import by_output, cos_columns, location_label, output_maps, panels
+from mechplateau.views.data import ColumnView
 
 TABLE = pd.DataFrame(
     {
@@ -64,11 +65,20 @@ def test_key_numbers_by_hand() -> None:
     assert (numbers.final_accuracy, numbers.final_loss) == (1.0, 1.0)
 
 
+def test_what_should_not_happen_is_shown_once_it_does() -> None:
+    silent = ColumnView("apm_zero_count", "sequences", "sequences without any attention")
+    for counts, shown in (([0, 0], False), ([0, 3], True), ([np.nan, 0], False)):
+        metrics = pd.DataFrame({"step": [1, 2], "loss": [2.0, 1.0], "apm_zero_count": counts})
+        titles = [panel.lines[0].column for panel in panels(metrics, columns=[silent]) if panel.lines]
+        assert ("apm_zero_count" in titles) == shown
+
+
 def test_undefined_numbers_are_none() -> None:
     numbers = key_numbers(view_of(TABLE, PlateauView(True, 0, 1)))
     assert numbers.apm_drop is None  # null at step 1: no value is made up from its neighbors
     empty = key_numbers(view_of(pd.DataFrame({"step": []})))
-    assert all(getattr(empty, name) is None for name in empty.__dataclass_fields__)
+    said = {name for name in empty.__dataclass_fields__ if getattr(empty, name) is not None}
+    assert said == {"loss_unit"}
 
 
 def test_a_loss_that_blew_up_is_undefined_not_a_peak() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from mechplateau.studies.claims import Change, Outcome
+from mechplateau.studies.claims import Change, Outcome, Verdict
 from mechplateau.studies.recipes import AS_THE_AUTHORS, PAPER
 from mechplateau.studies.study import Study
 
-_COUNTED = {
+_COUNTED: Mapping[Verdict, tuple[str, str]] = {
     "holds": ("holds", "hold"),
     "fails": ("fails", "fail"),
     "holds so far": ("holds so far", "hold so far"),

@@ -159,3 +159,47 @@ def test_of_several_groups_the_one_that_collapses_furthest_before_learning():
 
 def test_rounding_keeps_whole_numbers_whole():
     assert rounded({"a": 1.0, "b": 0.12345678, "c": None}) == {"a": 1, "b": 0.123457, "c": None}
+
+
+def test_signs_that_an_odd_initialization_or_the_fall_cannot_give():
+    """COS is 0.8 but for one row of 0.97 at 40, entropy 1 but for 0.3 at 25; the plateau is 10 to 60."""
+    numbers = summarize(table(), TASK)
+    assert (numbers["cos_start"], numbers["cos_first"]) == (0.99, 0.8)
+    # Half-way is step 30: the peak is after it, the lowest entropy before.
+    assert (numbers["cos_late"], numbers["entropy_late_share"]) == (0.97, pytest.approx(1 / 1.5))
+    assert numbers["entropy_plateau_share"] == pytest.approx(0.3 / 1.5)
+    assert numbers["repetition_peak_share"] == pytest.approx(20 / 60)
+    # ρ is above the data's 0.1 by 0.2 in one row, which stands for the step since the row before.
+    assert numbers["repetition_lasted"] == 1
+    assert summarize(table().iloc[::5], TASK)["repetition_lasted"] == 5
+    never = summarize(table(loss=np.full(101, 2.0), accuracy=np.full(101, 0.1)), TASK)
+    assert (never["cos_late"], never["repetition_peak_share"]) == (0.8, None)  # steps 50 to 100
+
+
+def test_outputs_equal_to_the_first_count_while_most_are_wrong():
+    steps = np.arange(101)
+    rightly = table(alpha_1=np.where(steps < 60, 0.3, 0.99))
+    assert (summarize(rightly, TASK)["alpha_wrong"], summarize(rightly, TASK)["alpha_peak"]) == (0.3, 0.3)
+    half = np.where(steps < 40, 0.1, np.where(steps < 60, 0.6, 1.0))
+    late = table(accuracy=half, alpha_1=np.where(steps < 40, 0.3, 0.9))
+    assert (summarize(late, TASK)["alpha_wrong"], summarize(late, TASK)["alpha_peak"]) == (0.3, 0.9)
+
+
+def test_when_counts_are_right_is_compared_with_when_the_order_is():
+    steps = np.arange(101)
+    lucky = np.where((steps == 9) | (steps >= 30), 0.95, 0.2)
+    numbers = summarize(table(count_check=lucky, count_check_all=np.where(steps >= 45, 1.0, 0.4)), TASK)
+    assert (numbers["counts_right_at"], numbers["counts_lead"]) == (30, 0.5)
+    assert (numbers["counts_all_lead"], numbers["count_check_all_peak"]) == (0.25, 1.0)
+    assert summarize(table(), TASK)["counts_lead"] is None
+
+
+def test_how_far_attention_falls_back():
+    steps = np.arange(101)
+    rises = 0.1 + steps / 200
+    assert summarize(table(), TASK)["apm_falls_back"] == 0
+    # From 0.2 at step 20 back to 0.15 and on: 0.05 of a rise of 0.5. After the drop nothing counts.
+    dips = np.where((steps > 20) & (steps < 40), 0.15, rises)
+    assert summarize(table(apm_window=dips), TASK)["apm_falls_back"] == pytest.approx(0.1)
+    assert summarize(table(apm_window=np.where(steps == 80, 0.0, rises)), TASK)["apm_falls_back"] == 0
+    assert summarize(table(apm_window=np.full(101, 0.3)), TASK)["apm_falls_back"] is None

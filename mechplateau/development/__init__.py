@@ -33,22 +33,23 @@ if TYPE_CHECKING:
     from mechplateau.development.learning_coefficient import StepSizeWarning, default_n_beta, llc
     from mechplateau.development.of_runs import LlcTable, llc_over_run
     from mechplateau.development.path import Trajectory, trajectory
-    from mechplateau.development.sgld import AllChainsLost, Sampling, Trace, resume, sample, sgld_step
+    from mechplateau.development.sgld import resume, sample, sgld_step
+    from mechplateau.development.traces import AllChainsLost, Sampling, Trace
 
 _HOMES = {
     "AffineCheck": "affine",
-    "AllChainsLost": "sgld",
+    "AllChainsLost": "traces",
     "Boundary": "boundaries",
     "Curvature": "curvature",
     "Estimate": "estimator",
     "Fresh": "data",
     "LlcTable": "of_runs",
     "Rows": "data",
-    "Sampling": "sgld",
+    "Sampling": "traces",
     "Stages": "boundaries",
     "StagesBesideLoss": "boundaries",
     "StepSizeWarning": "learning_coefficient",
-    "Trace": "sgld",
+    "Trace": "traces",
     "Trajectory": "path",
     "affine_check": "affine",
     "calibrate": "calibration",

@@ -16,7 +16,7 @@ import pandas as pd
 from mechplateau.development.curvature import hessian
 from mechplateau.development.data import Batches
 from mechplateau.development.learning_coefficient import StepSizeWarning, llc
-from mechplateau.development.sgld import AllChainsLost
+from mechplateau.development.traces import AllChainsLost
 from mechplateau.development.weights import Losses, Model, Parts
 from mechplateau.errors import UserError
 from mechplateau.progress import Progress, bars

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from mechplateau.development.sgld import Sampling, Trace
+from mechplateau.development.traces import Sampling, Trace
 from mechplateau.development.verdicts import Evidence, judge
 from mechplateau.errors import UserError
 

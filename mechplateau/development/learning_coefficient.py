@@ -16,7 +16,8 @@ from torch import Tensor
 from mechplateau.development.curvature import hessian
 from mechplateau.development.data import Batches, Fresh, as_batches
 from mechplateau.development.estimator import Estimate, estimate_from, stability_of
-from mechplateau.development.sgld import AllChainsLost, Sampling, Trace, sample
+from mechplateau.development.sgld import sample
+from mechplateau.development.traces import AllChainsLost, Sampling, Trace
 from mechplateau.development.verdicts import STEP_LIMIT
 from mechplateau.development.weights import Losses, Model, Parts
 from mechplateau.errors import UserError

@@ -27,7 +27,7 @@ from mechplateau.development.learning_coefficient import (
     llc,
     task_losses,
 )
-from mechplateau.development.sgld import AllChainsLost
+from mechplateau.development.traces import AllChainsLost
 from mechplateau.development.verdicts import STEP_LIMIT
 from mechplateau.development.weights import Parts
 from mechplateau.errors import UserError

@@ -104,9 +104,34 @@ def panels(
 ) -> tuple[Panel, ...]:
     """The panels that these metrics can fill, in the order they are shown; main lines are those that stand for the run
     with this plateau (`mechplateau.signs`). Columns that none of them shows follow, those of one unit together."""
+    candidates = _candidates(metrics, plateau, columns)
+    filled = (
+        Panel(
+            panel.key,
+            panel.title,
+            panel.axis,
+            tuple(line for line in panel.lines if defined(metrics, line.column)),
+            tuple(column for column in panel.outputs if defined(metrics, column)),
+            panel.unit,
+            panel.key,
+        )
+        for panel in candidates
+    )
+    known = {line.column for panel in candidates for line in panel.lines}
+    known |= {column for panel in candidates for column in panel.outputs}
+    known |= {column for picture in output_maps(metrics) for column in picture.columns} | {"step"}
+    others = [c for c in columns if c.name not in known and _is_shown(metrics, c.name)]
+    shown = tuple(panel for panel in filled if panel.lines or panel.outputs)
+    return (*shown, *_by_unit(others))
+
+
+def _candidates(
+    metrics: pd.DataFrame, plateau: PlateauView | None, columns: Sequence[ColumnView]
+) -> list[Panel]:
+    """The panels that any run may have, in their order, with all their lines."""
     unit = loss_unit(columns)
     loss = "cross-entropy (nats)" if unit == "nats" else f"loss ({unit})"
-    candidates = [
+    return [
         Panel("loss", "Loss", loss, _losses(plateau, columns)),
         Panel(
             "accuracy",
@@ -175,24 +200,6 @@ def panels(
             )
         ),
     ]
-    filled = (
-        Panel(
-            panel.key,
-            panel.title,
-            panel.axis,
-            tuple(line for line in panel.lines if defined(metrics, line.column)),
-            tuple(column for column in panel.outputs if defined(metrics, column)),
-            panel.unit,
-            panel.key,
-        )
-        for panel in candidates
-    )
-    known = {line.column for panel in candidates for line in panel.lines}
-    known |= {column for panel in candidates for column in panel.outputs}
-    known |= {column for picture in output_maps(metrics) for column in picture.columns} | {"step"}
-    others = [c for c in columns if c.name not in known and _is_shown(metrics, c.name)]
-    shown = tuple(panel for panel in filled if panel.lines or panel.outputs)
-    return (*shown, *_by_unit(others))
 
 
 _NOT_EXPECTED = ("apm_zero_count",)

@@ -4,11 +4,11 @@ At any hook point, for any label, with a linear probe, a small MLP or both, trai
 control and a control task (the probe itself: `mechplateau.metrics.probe`). Over checkpoints:
 `over_run(run, probe, tokens, "output", hook="blocks.0.hook_attn_out", task=run.task)`.
 
-Look at `selectivity` first. A probe that reads a random label of the same inputs as well as the label (selectivity near
-0) has computed the label by itself from inputs that are there: an MLP adds two numbers that it can read. It then says
-that the inputs are there, not that the model has computed anything. A linear probe has less to compute with. The control
-is as fair as its inputs: where a place adds tokens up, their order is gone, and a random label of ordered pairs is
-read badly for that reason alone; give `label_of` without the order.
+Look at `selectivity` first. A probe that reads a random label of the same inputs as well as the label (selectivity
+near 0) has computed the label by itself from inputs that are there: an MLP adds two numbers that it can read. It then
+says that the inputs are there, not that the model has computed anything. A linear probe has less to compute with. The
+control is as fair as its inputs: where a place adds tokens up, their order is gone, and a random label of ordered
+pairs is read badly for that reason alone; give `label_of` without the order.
 
 Cost: one forward, and 1 + 2 · draws fits, 7 as a rule: seconds (linear, some thousand rows) to minutes (MLP) each. A
 probe shows what is there, not what is used: for that, ablate or patch.

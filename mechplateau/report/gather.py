@@ -15,6 +15,7 @@ from mechplateau.files import file_path
 from mechplateau.models.kinds import kind_of
 from mechplateau.report.claims import claims_of
 from mechplateau.report.development import llc_section
+from mechplateau.report.story import story_of
 from mechplateau.runs import Run, load_run
 from mechplateau.signs import Plateau
 from mechplateau.studies import study_named, study_names
@@ -62,6 +63,7 @@ def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
         claims=_claims(run),
         environment=_environment(run),
         columns=tuple(views.ColumnView(c.name, c.unit, c.definition) for c in run.columns),
+        story=story_of(run),
         notices=(*_stop(run), *notices),
         sections=_sections(run) if pictures else (),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -34,8 +35,21 @@ class Addition(SequenceTask):
     reverse: bool = True
     """Give the sum's least significant digit first."""
 
+    words: ClassVar = "Addition"
+    title_fields: ClassVar = ("digits", "reverse")
     default_training: ClassVar = {"steps": 10_000}
     presets: ClassVar = {"small": small(steps=3000, task={"digits": 2}, batch_size=128, lr=2e-3)}
+
+    @property
+    def prompt_entropy(self) -> float:
+        return 2 * math.log(10**self.digits - 1) - self._first_digit_entropy
+
+    @property
+    def _first_digit_entropy(self) -> float:
+        """Of 10^d − 1 numbers each digit but 0 begins as many, and 0 one fewer."""
+        whole, each = 10**self.digits - 1, 10 ** (self.digits - 1)
+        shares = [(each - 1) / whole, *9 * [each / whole]]
+        return -sum(share * math.log(share) for share in shares if share)
 
     @property
     def vocab_size(self) -> int:

@@ -44,6 +44,18 @@ class TaskBase(Config):
     llc_settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Named settings of chains that suit it: name → arguments of `mechplateau.development.llc_over_run`."""
 
+    words: ClassVar[str] = ""
+    """What the task is called where people read it; where it is left out, its name."""
+
+    title_fields: ClassVar[tuple[str, ...]] = ()
+    """The settings that its title tells."""
+
+    @property
+    def title(self) -> str:
+        """The task in words, with the settings that make it: `Moving window sum, n = 16, k = 2, p = 17`."""
+        called = self.words or self.name.replace("_", " ").capitalize()
+        return ", ".join([called, *(f"{name} = {getattr(self, name)}" for name in self.title_fields)])
+
     @property
     @abstractmethod
     def objective(self) -> Objective:
@@ -62,6 +74,12 @@ class TaskBase(Config):
     @property
     def trivial_loss(self) -> float | None:
         """The loss of the best answer that ignores the input, in the objective's unit; None where it is not known."""
+        return None
+
+    @property
+    def loss_floor(self) -> float | None:
+        """The loss of an answer that knows the rule, in the objective's unit: what is left is chance, such as the
+        inputs of a sequence, which nothing predicts. None where it is not known."""
         return None
 
     @property

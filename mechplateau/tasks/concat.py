@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
@@ -56,6 +57,8 @@ class ConcatenatedWindows(SequenceTask):
     max_num: int = Field(16, ge=1)
     """Largest input token."""
 
+    words: ClassVar = "Windows of several lengths"
+    title_fields: ClassVar = ("mix", "p")
     default_training: ClassVar = {"steps": 5000}
     presets: ClassVar = {"small": small(steps=1200, task={}, batch_size=128, lr=2e-3)}
 
@@ -71,6 +74,10 @@ class ConcatenatedWindows(SequenceTask):
     def windows(self) -> tuple[tuple[int, int], ...]:
         """(first input, length) of each output's window."""
         return tuple((first, length) for length, firsts in MIXES[self.mix].items() for first in firsts)
+
+    @property
+    def prompt_entropy(self) -> float:
+        return (N - 1) * math.log(self.max_num)
 
     @property
     def vocab_size(self) -> int:

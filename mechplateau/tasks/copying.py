@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -28,8 +29,13 @@ class _Copying(OneOutputPerInput):
     max_num: int = Field(16, ge=1, le=2**20)
     """Largest input token."""
 
+    title_fields: ClassVar = ("n",)
     default_training: ClassVar = {"steps": 100}
     presets: ClassVar = {"small": small(steps=150, task={"n": 8, "max_num": 10})}
+
+    @property
+    def prompt_entropy(self) -> float:
+        return (self.n - 1) * math.log(self.max_num)
 
     @property
     def vocab_size(self) -> int:

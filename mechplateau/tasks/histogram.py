@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -36,9 +37,15 @@ class Histogram(OneOutputPerInput):
     alphabet: int = Field(12, ge=1, le=2**20)
     """Number of different inputs."""
 
+    words: ClassVar = "Histogram"
+    title_fields: ClassVar = ("n", "alphabet")
     default_model: ClassVar = {"n_layers": 2}
     default_training: ClassVar = {"steps": 5000, "clip_norm": 1.0}
     presets: ClassVar = {"small": small(steps=1500, task={"n": 5, "alphabet": 3}, batch_size=128, lr=2e-3)}
+
+    @property
+    def prompt_entropy(self) -> float:
+        return (self.n - 1) * math.log(self.alphabet)
 
     @property
     def vocab_size(self) -> int:

@@ -73,6 +73,8 @@ class InContextRegression(TaskBase):
     tasks_seed: int = Field(0, ge=0, lt=2**63)
     """Seed of the M tasks, which are the same in all runs."""
 
+    words: ClassVar = "In-context regression"
+    title_fields: ClassVar = ("d", "n_pairs")
     model_kinds: ClassVar = ("regressor",)
     default_training: ClassVar = {"optimizer": "adam", "lr": 0.003, "batch_size": 256}
     default_evaluation: ClassVar = {"at": "checkpoints", "samples": 2048}

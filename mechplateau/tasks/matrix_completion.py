@@ -86,6 +86,8 @@ class LowRankMatrices(Config):
     k: int = Field(2, ge=1, le=1000)
     """Of signed_grid factors."""
 
+    title_fields: ClassVar[tuple[str, ...]] = ("m", "n", "rank")
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.rank > min(self.m, self.n):

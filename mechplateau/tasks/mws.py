@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
@@ -44,6 +45,8 @@ class MovingWindowSum(OneOutputPerInput):
     """The separator's token, above max_num and at most p; null: p. Below p it is also a value of the sums, as in the
     authors' code, which leaves it at 17 for every p; the token p is then not used."""
 
+    words: ClassVar = "Moving window sum"
+    title_fields: ClassVar = ("n", "k", "p")
     presets: ClassVar = {"small": small(steps=400, task={"n": 8, "p": 11, "max_num": 10})}
 
     @model_validator(mode="after")
@@ -60,6 +63,10 @@ class MovingWindowSum(OneOutputPerInput):
                 f"p = {self.p}, got {self.sep}"
             )
         return self
+
+    @property
+    def prompt_entropy(self) -> float:
+        return (self.n - 1) * math.log(self.max_num)
 
     @property
     def vocab_size(self) -> int:

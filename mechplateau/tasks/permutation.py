@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
@@ -36,9 +37,15 @@ class Permutation(SequenceTask):
     compose: int = Field(1, ge=1, le=4)
     """How often the permutation is applied."""
 
+    words: ClassVar = "Permutation"
+    title_fields: ClassVar = ("n", "compose")
     default_model: ClassVar = {"n_layers": 2}
     default_training: ClassVar = {"steps": 2000}
     presets: ClassVar = {"small": small(steps=1200, task={"n": 5}, batch_size=128, lr=2e-3)}
+
+    @property
+    def prompt_entropy(self) -> float:
+        return (self.n - 1) * math.log(self.n) + math.lgamma(self.n + 1)
 
     @property
     def vocab_size(self) -> int:

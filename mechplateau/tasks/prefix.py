@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
@@ -40,6 +41,8 @@ class PrefixSum(OneOutputPerInput):
     no_repeat: bool = False
     """Inputs of a sequence all differ (with n = max_num: a permutation of 1 … n)."""
 
+    words: ClassVar = "Prefix sum"
+    title_fields: ClassVar = ("n", "p")
     default_training: ClassVar = {"steps": 1000}
     presets: ClassVar = {
         "small": small(steps=1200, task={"n": 8, "p": 11, "max_num": 10}, batch_size=128, lr=2e-3)
@@ -56,6 +59,12 @@ class PrefixSum(OneOutputPerInput):
                 f"max_num: expected at least n = {self.n} different numbers with no_repeat, got {self.max_num}"
             )
         return self
+
+    @property
+    def prompt_entropy(self) -> float:
+        return sum(
+            math.log(self.max_num - (taken if self.no_repeat else 0)) for taken in range(1, self.n)
+        )
 
     @property
     def vocab_size(self) -> int:

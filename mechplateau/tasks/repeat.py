@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
@@ -39,6 +40,8 @@ class Repeat(OneOutputPerInput):
     p: int = Field(17, ge=2, le=2**20)
     """Modulus, and the separator's token."""
 
+    words: ClassVar = "Repeat"
+    title_fields: ClassVar = ("n", "blocks", "p")
     default_training: ClassVar = {"steps": 200}
     presets: ClassVar = {"small": small(steps=150, task={"n": 8, "p": 11})}
 
@@ -47,6 +50,10 @@ class Repeat(OneOutputPerInput):
         if self.n % self.blocks:
             raise ValueError(f"blocks: expected a divisor of n = {self.n}, got {self.blocks}")
         return self
+
+    @property
+    def prompt_entropy(self) -> float:
+        return (self.n - 1) * math.log(self.p - 1)
 
     @property
     def vocab_size(self) -> int:

@@ -97,6 +97,16 @@ class SequenceTask(TaskBase):
         return _entropy_by_position(self)
 
     @property
+    def prompt_entropy(self) -> float | None:
+        """Entropy of the prompt after its first token, all together, nats; None where it is not known."""
+        return None
+
+    @property
+    def loss_floor(self) -> float | None:
+        """The prompt's entropy over all predicted positions: outputs follow from the prompt, and add nothing."""
+        return None if self.prompt_entropy is None else self.prompt_entropy / self.n_input
+
+    @property
     @abstractmethod
     def vocab_size(self) -> int:
         """Number of tokens."""

@@ -60,6 +60,8 @@ class Text(TaskBase):
     segment: tuple[int, int] = (8, 31)
     """Least and greatest length of such a segment."""
 
+    words: ClassVar = "Next token of a text"
+    title_fields: ClassVar = ("n_ctx", "vocab_size")
     model_kinds: ClassVar = ("attention_only",)
     default_training: ClassVar = {"optimizer": "adamw", "weight_decay": 0.05, "decay": "all"}
     presets: ClassVar = {

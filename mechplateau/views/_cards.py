@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechplateau.views.columns import lone_points, panels, series
+from mechplateau.views.terms import TERMS
 from mechplateau.views.summary import KeyNumbers, key_numbers, number, peak_texts, solved_text
 
 if TYPE_CHECKING:
@@ -48,15 +49,19 @@ def summary_cards(view: RunView) -> list[dict[str, Any]]:
     cards = [drop, *(card for card in measured if any(name.startswith(asked[card[0]]) for name in names))]
     if "accuracy" not in names:
         cards.append(("loss", "Final loss", number(numbers.final_loss), numbers.loss_unit, "trained on"))
+    if view.story is not None and view.story.partial:
+        known = number(view.story.partial_at)
+        cards.insert(1, ("partial", "Partial solution", known, "step", f"{view.story.partial} right from here on"))
     return [
         {
             "key": key,
+            "term": TERMS["drop" if key == "loss" else key],
             "label": label,
             "value": value,
             "unit": unit,
             "detail": detail,
             "wide": key == "apm",
-            "spark": _spark(view, key),
+            "spark": _spark(view, "accuracy" if key == "partial" else key),
         }
         for key, label, value, unit, detail in cards
     ]

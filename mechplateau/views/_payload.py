@@ -18,12 +18,13 @@ from mechplateau.views.columns import Panel, output_maps, panels, series
 from mechplateau.views.data import first_pattern
 from mechplateau.views.maps import symmetric_limit
 from mechplateau.views.outline import outline
+from mechplateau.views.terms import term_of
 from mechplateau.views.text import visible_token
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mechplateau.views.data import CheckpointView, RunView
+    from mechplateau.views.data import CheckpointView, ColumnView, RunView
 
 # A chart is at most some 1200 pixels wide; more rows than this only make the file larger.
 MAX_ROWS = 2000
@@ -55,7 +56,7 @@ def row_stride(view: RunView) -> int:
     return max(1, -(-len(view.metrics) // MAX_ROWS))
 
 
-def panels_payload(shown: Sequence[Panel]) -> list[dict[str, Any]]:
+def panels_payload(shown: Sequence[Panel], columns: Sequence[ColumnView] = ()) -> list[dict[str, Any]]:
     """What the script needs to know of each panel."""
     return [
         {
@@ -66,6 +67,7 @@ def panels_payload(shown: Sequence[Panel]) -> list[dict[str, Any]]:
             "unit": panel.unit,
             "lines": [{"column": x.column, "label": x.label, "role": x.role} for x in panel.lines],
             "outputs": list(panel.outputs),
+            "term": term_of(panel, columns),
         }
         for panel in shown
     ]
@@ -88,7 +90,7 @@ def report_payload(view: RunView) -> dict[str, Any]:
     checkpoints = shown_checkpoints(view)
     return {
         "curves": curves_payload(view, columns),
-        "panels": panels_payload(shown),
+        "panels": panels_payload(shown, view.columns),
         "glance": [panel.key for panel in shown if panel.key in GLANCE and panel.lines],
         "outputMaps": [
             {
@@ -102,6 +104,11 @@ def report_payload(view: RunView) -> dict[str, Any]:
         ],
         "plateau": plateau_payload(view),
         "phases": view.phase_steps(),
+        "shown": view.shown_steps(),
+        "floor": None if view.story is None else view.story.floor,
+        "signed": view.story is not None and view.story.signed,
+        "events": [] if view.story is None else [{"step": e.step, "key": e.key} for e in view.story.events],
+        "opening": None if view.story is None else view.story.collapse,
         "checkpoints": [_checkpoint(view, checkpoint) for checkpoint in checkpoints],
         "layers": _layers(checkpoints),
         "patternPresent": [bool(checkpoint.pattern) for checkpoint in checkpoints],
@@ -122,7 +129,7 @@ def shown_checkpoints(view: RunView) -> tuple[CheckpointView, ...]:
         return ()
     each = sum(layer.nbytes for layer in first_pattern(every))
     each += max((c.cosine.nbytes for c in every if c.cosine is not None), default=0)
-    phases = set(view.phase_steps().values())
+    phases = set(view.shown_steps().values())
     room = max(2, MAP_BUDGET // max(1, each) - len(phases))
     if len(every) <= room + len(phases):
         return every

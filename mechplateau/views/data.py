@@ -210,6 +210,46 @@ class SectionView:
             raise ViewError(f"SectionView {self.title!r}: expected {len(self.columns)} cells in each row")
 
 
+@dataclass(frozen=True)
+class EventView:
+    """Something that happened in a run.
+
+    Attributes:
+        step: at this step.
+        key: the measure that it is about: loss, accuracy, cos, repetition or apm; its color.
+        text: in a few words.
+    """
+
+    step: int
+    key: str
+    text: str
+
+
+@dataclass(frozen=True)
+class StoryView:
+    """A run in plain words.
+
+    Attributes:
+        title: the task and its settings.
+        sentence: what came out, in a sentence or two.
+        events: what happened, in order of steps.
+        collapse: the step at which hidden states are most parallel, where the page opens; None: nowhere.
+        floor: the loss that is left to chance, in its unit; None where it is not known.
+        signed: whether attention is linear, so that entries of a map may be negative.
+        partial: which outputs make the partial solution, in words; "" where the task has none.
+        partial_at: the step from which on they are known; None: never.
+    """
+
+    title: str
+    sentence: str = ""
+    events: tuple[EventView, ...] = ()
+    collapse: int | None = None
+    floor: float | None = None
+    signed: bool = False
+    partial: str = ""
+    partial_at: int | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class RunView:
     """Everything the views show of one run.
@@ -228,6 +268,7 @@ class RunView:
         notices: what is missing or damaged, or that the run was stopped, a sentence each; shown at the top.
         sections: what else is shown, between the curves and the claims.
         columns: what the columns of `metrics` are; one that no panel of the paper shows is drawn by its unit.
+        story: the run in plain words; None: the title and the plateau alone.
         groups: positions before which a line parts the maps both ways: where the rows of a matrix begin.
 
     Raises:
@@ -246,6 +287,7 @@ class RunView:
     notices: tuple[str, ...] = ()
     sections: tuple[SectionView, ...] = ()
     columns: tuple[ColumnView, ...] = ()
+    story: StoryView | None = None
     groups: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -309,6 +351,16 @@ class RunView:
             known |= {"before": self.checkpoints[0].step, "after": self.checkpoints[-1].step}
         steps = {checkpoint.step for checkpoint in self.checkpoints}
         return {phase: step for phase, step in known.items() if step in steps}
+
+    def shown_steps(self) -> dict[str, int]:
+        """The checkpoints that stand side by side, in order of steps: those of the phases, and the one nearest to the
+        peak of the collapse where it is another."""
+        shown = self.phase_steps()
+        if self.story is not None and self.story.collapse is not None and self.checkpoints:
+            peak = min((c.step for c in self.checkpoints), key=lambda step: abs(step - self.story.collapse))
+            if peak not in shown.values():
+                shown["collapse"] = peak
+        return dict(sorted(shown.items(), key=lambda item: item[1]))
 
 
 def first_pattern(checkpoints: Iterable[CheckpointView]) -> tuple[np.ndarray, ...]:

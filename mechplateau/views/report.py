@@ -64,7 +64,10 @@ def _report_context(view: RunView) -> dict[str, Any]:
     plateau = view.plateau
     checkpoints = shown_checkpoints(view)
     return {
-        "title": visible_token(view.title),
+        "title": visible_token(view.title if view.story is None else view.story.title),
+        "name": None if view.story is None else visible_token(view.title),
+        "sentence": "" if view.story is None else view.story.sentence,
+        "events": () if view.story is None else view.story.events,
         "verdict": verdict(view),
         "found": plateau is not None and plateau.found,
         "notices": view.notices,

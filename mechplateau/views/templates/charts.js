@@ -77,17 +77,33 @@ function key(text, style) {
   return element("span", {}, stroke, text);
 }
 
-function panelFrame(parent, title, label) {
+function explanation(term, title) {
+  if (!term) return "";
+  const summary = element("summary", { title: "What is this?" },
+    element("span", { textContent: "?", ariaHidden: "true" }), element("span", { className: "hidden", textContent: `What is ${title}?` }));
+  return element("details", { className: "term" }, summary, element("p", { textContent: term }));
+}
+
+function panelFrame(parent, title, label, term = "") {
   const keys = element("div", { className: "keys" });
   const chart = element("div", { className: "chart" });
   chart.setAttribute("role", "img");
   chart.setAttribute("aria-label", label);
-  parent.append(element("div", { className: "panel" }, element("h3", { textContent: title }), keys, chart));
+  parent.append(element("div", { className: "panel" }, element("h3", {}, title, " ", explanation(term, title)), keys, chart));
   return { keys, chart };
 }
 
-function addPanel(parent, panel, curves, plateau) {
-  const { keys, chart } = panelFrame(parent, panel.title, `${panel.title} over the steps`);
+// The loss that is left to chance, as a line with its name.
+function floorOf(panel, floor) {
+  if (floor === null || floor === undefined || panel.lines[0].column !== "loss") return { shapes: [], annotations: [] };
+  const line = { type: "line", xref: "paper", x0: 0, x1: 1, yref: "y", y0: floor, y1: floor,
+    line: { color: color("c-data"), width: 1, dash: "dot" } };
+  return { shapes: [line], annotations: [{ text: "floor: random inputs", xref: "paper", x: 0, xanchor: "left", yref: "y", y: floor,
+    yanchor: "top", showarrow: false, font: { size: 10, color: color("muted") } }] };
+}
+
+function addPanel(parent, panel, curves, plateau, floor = null) {
+  const { keys, chart } = panelFrame(parent, panel.title, `${panel.title} over the steps`, panel.term);
   addDrawing(() => {
     keys.replaceChildren();
     if (panel.lines.length > 1 || panel.outputs.length) {
@@ -108,7 +124,8 @@ function addPanel(parent, panel, curves, plateau) {
       xaxis: { ...stepAxis, ...keepRange(chart) },
       yaxis: { title: { text: plain(panel.axis), standoff: 6 }, ...unitRange(panel.unit) },
       hovermode: panel.outputs.length ? "closest" : "x unified",
-      shapes: plateauShapes(plateau),
+      shapes: [...plateauShapes(plateau), ...floorOf(panel, floor).shapes],
+      annotations: floorOf(panel, floor).annotations,
     }), panelPaper);
     link(chart);
   });

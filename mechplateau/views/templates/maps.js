@@ -1,5 +1,6 @@
 // Signed maps: attention and COS, on a scale symmetric around 0.
 const mapPaper = [208, 214];
+const stripPaper = [155, 160];
 
 function floats(base64) {
   return new Float32Array(Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0)).buffer);
@@ -84,4 +85,55 @@ const nothing = "every value is undefined (yellow with a ×)";
 
 function undefinedNote({ empty, undefinedCells: count }) {
   return count && !empty ? ` ${count} undefined ${count === 1 ? "cell is" : "cells are"} yellow with a ×.` : "";
+}
+
+// Maps of one run: its layers and COS matrices at all checkpoints, unpacked once.
+function mapsOf(sent) {
+  return {
+    ...sent,
+    layers: sent.layers.map((layer) => ({ ...layer, values: floats(layer.data) })),
+    cosine: sent.cosine && { ...sent.cosine, values: floats(sent.cosine.data) },
+  };
+}
+
+function attentionInto(chart, run, index, { layer = 0, head = 0, outline = true, ownScale = false, compact = false } = {}) {
+  const [heads, rows, columns] = run.layers[layer].shape;
+  const map = mapAt(run.layers[layer].values, index * heads + head, rows, columns);
+  // Later keys are zero by the mask, also where every value of the model's own is undefined.
+  const own = extent(map.map((row, query) => row.slice(0, query + 1)));
+  const found = own.empty ? own : extent(map);
+  const limit = ownScale ? found.limit : run.layers[layer].limit;
+  const traces = !run.patternPresent[index] ? [] : signedTraces(map, limit, "query %{y}, key %{x}: %{z:.3~g}<extra></extra>", compact);
+  if (outline) traces.push(...outlineTraces(run.targets, layer, compact));
+  draw(chart, traces, mapLayout(rows, columns, "key position", "query position",
+    { divider: run.outputStart, groups: run.groups, compact }), compact ? stripPaper : mapPaper);
+  return { ...found, limit: found.empty ? null : limit };
+}
+
+function cosineInto(chart, run, index, { compact = false } = {}) {
+  const { n, values, present } = run.cosine;
+  const map = mapAt(values, index, n, n);
+  draw(chart, !present[index] ? [] : signedTraces(map, 1, "outputs %{y} and %{x}: %{z:.3~f}<extra></extra>", compact),
+    mapLayout(n, n, "output", "output", { groups: run.groups, compact }), compact ? stripPaper : mapPaper);
+  return extent(map);
+}
+
+const stripNames = { before: "before the plateau", collapse: "most parallel", during: "on the plateau", after: "after the drop" };
+
+// Some checkpoints side by side: a row of attention maps, a row of COS matrices.
+function addStrip(parent, run, options = () => ({}), go = null) {
+  const rows = [[run.layers.length, "Attention map", attentionInto], [run.cosine, "COS matrix", cosineInto]];
+  for (const [has, title, into] of rows) {
+    if (!has) continue;
+    const grid = element("div", { className: "strip" });
+    parent.append(grid);
+    for (const [name, step] of Object.entries(run.shown)) {
+      const index = run.checkpoints.findIndex((checkpoint) => checkpoint.step === step);
+      const what = `${stripNames[name]}, step ${step}`;
+      const chart = element("div", { className: "chart", role: "img", ariaLabel: `${title} ${what}` });
+      const caption = go ? element("button", { type: "button", textContent: what, onclick: () => go(index) }) : what;
+      grid.append(element("figure", {}, element("figcaption", {}, caption), chart));
+      addDrawing(() => into(chart, run, index, { ...options(), ownScale: false, compact: true }));
+    }
+  }
 }

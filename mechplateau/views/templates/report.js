@@ -6,8 +6,8 @@ const last = checkpoints.length - 1;
 const state = { index: startIndex(), layer: 0, head: 0, outline: true, ownScale: false };
 
 function startIndex() {
-  const during = checkpoints.findIndex((checkpoint) => checkpoint.step === data.phases.during);
-  return during >= 0 ? during : Math.max(0, last);
+  const opening = data.opening ?? data.phases.during;
+  return opening === undefined || opening === null ? Math.max(0, last) : Math.max(0, nearest(opening));
 }
 
 function drawGlance() {
@@ -19,6 +19,7 @@ function drawGlance() {
     return curve(curves, { ...panel.lines[0], label: short }, { color: color("c-" + name), width: name === "loss" ? 2.8 : 2 },
       { yaxis: side, hovertemplate: "%{y:.3~f}" });
   });
+  const floor = panelOf.loss ? floorOf(panelOf.loss, data.floor) : { shapes: [], annotations: [] };
   const cursor = checkpoints.length ? [{
     type: "line", xref: "x", yref: "paper", y0: 0, y1: 1, x0: checkpoints[state.index].step, x1: checkpoints[state.index].step,
     line: { color: color("accent"), width: 2 },
@@ -31,8 +32,12 @@ function drawGlance() {
     text: `drop ${plateau.drop}`, x: plateau.drop, xref: "x", y: 1, yref: "paper", yanchor: "bottom", xanchor: "left",
     showarrow: false, font: { size: 12, color: color("plateau-edge") },
   }] : [];
+  data.events.forEach(({ step, key }, index) => labels.push({
+    text: String(index + 1), x: step, xref: "x", y: 0, yref: "paper", yanchor: "bottom", showarrow: false, borderpad: 2,
+    bordercolor: color("c-" + key), bgcolor: color("sheet"), font: { size: 10, color: color("c-" + key) },
+  }));
   const narrow = chart.clientWidth < 560 || printing();
-  if (narrow) labels.splice(0, 1);
+  if (narrow && band.length) labels.splice(0, 1);
   const layout = baseLayout({
     margin: { l: 50, r: 50, t: 22, b: 60 },
     showlegend: true,
@@ -40,8 +45,8 @@ function drawGlance() {
     xaxis: { ...stepAxis, ...keepRange(chart) },
     yaxis: { title: { text: panelOf.loss ? panelOf.loss.axis : "loss", standoff: 6 } },
     hovermode: "x unified",
-    annotations: labels,
-    shapes: [...cursor, ...band],
+    annotations: [...labels, ...floor.annotations],
+    shapes: [...cursor, ...band, ...floor.shapes],
   });
   // COS may be negative.
   const lowest = Math.min(0, ...data.glance.filter((name) => name !== "loss").flatMap((name) => curves.columns[panelOf[name].lines[0].column]));
@@ -58,35 +63,7 @@ function nearest(step) {
   return distances.indexOf(Math.min(...distances));
 }
 
-const layers = data.layers.map((layer) => ({ ...layer, values: floats(layer.data) }));
-const cosine = data.cosine && { ...data.cosine, values: floats(data.cosine.data) };
-
-function attentionAt(index) {
-  const layer = layers[state.layer];
-  const [heads, rows, columns] = layer.shape;
-  return mapAt(layer.values, index * heads + state.head, rows, columns);
-}
-
-function attentionInto(chart, index, compact) {
-  const map = attentionAt(index);
-  // Later keys are zero by the mask, also where every value of the model's own is undefined.
-  const own = extent(map.map((row, query) => row.slice(0, query + 1)));
-  const found = own.empty ? own : extent(map);
-  const limit = state.ownScale ? found.limit : layers[state.layer].limit;
-  const traces = !data.patternPresent[index] ? [] : signedTraces(map, limit, "query %{y}, key %{x}: %{z:.3~g}<extra></extra>", compact);
-  if (state.outline) traces.push(...outlineTraces(data.targets, state.layer, compact));
-  draw(chart, traces, mapLayout(map.length, map[0].length, "key position", "query position",
-    { divider: data.outputStart, groups: data.groups, compact }), mapPaper);
-  return { ...found, limit: found.empty ? null : limit };
-}
-
-function cosineInto(chart, index, compact) {
-  const map = mapAt(cosine.values, index, cosine.n, cosine.n);
-  const found = extent(map);
-  draw(chart, !cosine.present[index] ? [] : signedTraces(map, 1, "outputs %{y} and %{x}: %{z:.3~f}<extra></extra>", compact),
-    mapLayout(cosine.n, cosine.n, "output", "output", { groups: data.groups, compact }), mapPaper);
-  return found;
-}
+const run = mapsOf(data);
 
 const notThere = "Not there at this checkpoint.";
 
@@ -96,9 +73,9 @@ function range(found) {
 
 function drawMaps() {
   const { step } = checkpoints[state.index];
-  if (layers.length) {
-    const found = attentionInto(byId("attention"), state.index, false);
-    const where = layers.length * layers[0].shape[0] > 1 ? `, layer ${state.layer} head ${state.head}` : "";
+  if (run.layers.length) {
+    const found = attentionInto(byId("attention"), run, state.index, state);
+    const where = run.layers.length * run.layers[0].shape[0] > 1 ? `, layer ${state.layer} head ${state.head}` : "";
     const present = data.patternPresent[state.index];
     byId("attention").setAttribute("aria-label", `Attention map at step ${step}${where}: ${present ? range(found) : notThere}`);
     const outlined = state.outline ? data.targets.filter((target) => target.layer === state.layer) : [];
@@ -106,13 +83,14 @@ function drawMaps() {
     const scale = found.limit === null ? "" : `; scale ±${shown(found.limit)}` + (state.ownScale ? " of this step" : ", the same at all steps");
     byId("attention-note").textContent = !present ? notThere : `Batch mean, ${range(found)}${scale}.`
       + (outlined.length ? ` Outlined: Ω, where an optimal attention looks${outlined.length > 1 ? ": " + names : ""}.` : "")
+      + (data.signed && found.low < 0 ? " Red: negative entries. This attention is linear, its rows do not sum to 1; attention progress counts sizes, so Ω may be red." : "")
       + (data.outputStart ? " Below the dotted line: rows that predict outputs." : "")
       + (data.groups.length ? " Lines part the rows of the matrix." : "")
       + undefinedNote(found);
   }
-  if (cosine) {
-    const found = cosineInto(byId("cosine"), state.index, false);
-    const note = cosine.present[state.index]
+  if (run.cosine) {
+    const found = cosineInto(byId("cosine"), run, state.index);
+    const note = run.cosine.present[state.index]
       ? `Cosine similarity of the final hidden states of each two outputs, ${range(found)}.` + undefinedNote(found)
       : notThere;
     byId("cosine").setAttribute("aria-label", `COS matrix at step ${step}: ${note}`);
@@ -166,6 +144,9 @@ function play(on) {
 function listen() {
   track.addEventListener("input", () => { play(false); show(Number(track.value)); });
   byId("play").addEventListener("click", () => play(!playing));
+  for (const button of document.querySelectorAll("[data-event]")) {
+    button.addEventListener("click", () => { play(false); show(nearest(Number(button.dataset.event))); });
+  }
   for (const button of document.querySelectorAll("[data-phase]")) {
     button.addEventListener("click", () => { play(false); show(nearest(data.phases[button.dataset.phase])); });
   }
@@ -183,7 +164,7 @@ function listen() {
 }
 
 function offerHeads(select) {
-  layers.forEach((layer, index) => {
+  run.layers.forEach((layer, index) => {
     for (let head = 0; head < layer.shape[0]; head += 1) {
       select.append(element("option", { value: `${index} ${head}`, textContent: `layer ${index} · head ${head}` }));
     }
@@ -191,26 +172,8 @@ function offerHeads(select) {
   byId("head-option").hidden = select.options.length < 2;
   select.addEventListener("change", () => {
     [state.layer, state.head] = select.value.split(" ").map(Number);
-    drawMaps();
+    redraw();
   });
-}
-
-// On paper the slider cannot move: the phases stand side by side instead.
-function drawPhases() {
-  const parent = byId("print-phases");
-  parent.replaceChildren();
-  if (!printing()) return;
-  const steps = Object.entries(data.phases);
-  const rows = [[layers.length, "Attention map", attentionInto], [cosine, "COS matrix", cosineInto]];
-  for (const [has, title, into] of rows.filter(([has]) => has)) {
-    const grid = element("div", { className: "maps" });
-    parent.append(element("h3", { textContent: title }), grid);
-    for (const [phase, step] of steps) {
-      const chart = element("div", { className: "chart" });
-      grid.append(element("figure", {}, element("figcaption", { textContent: `${phase}, step ${step}` }), chart));
-      into(chart, nearest(step), true);
-    }
-  }
 }
 
 addDrawing(drawGlance);
@@ -218,9 +181,11 @@ link(byId("glance"));
 if (checkpoints.length) {
   listen();
   show(state.index);
-  drawings.push(drawMaps, paintTrack, drawPhases);
+  drawings.push(drawMaps, paintTrack);
   paintTrack();
+  // On paper the slider cannot move: these stand for it.
+  if (byId("strip")) addStrip(byId("strip"), run, () => ({ layer: state.layer, head: state.head, outline: state.outline }), show);
 }
-for (const panel of data.panels) addPanel(byId("panels"), panel, curves, plateau);
+for (const panel of data.panels) addPanel(byId("panels"), panel, curves, plateau, data.floor);
 byId("outputs-section").hidden = !data.outputMaps.length;
 for (const picture of data.outputMaps) addOutputMap(byId("output-maps"), picture, curves, plateau);

@@ -73,7 +73,7 @@ function redraw() {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 addEventListener("beforeprint", () => {
   page.classList.add("printing");
-  for (const details of document.querySelectorAll("details:not([open])")) {
+  for (const details of document.querySelectorAll("details:not([open]):not(.term)")) {
     details.open = true;
     details.dataset.closed = "";
   }

@@ -20,7 +20,8 @@ def story_of(run: Run) -> views.StoryView:
         events=_events(signs),
         collapse=signs.collapse.step if collapse_columns(signs.metrics) else None,
         floor=task.loss_floor,
-        signed=getattr(run.config.model, "attention", None) == "linear" and bool(kind_of(run.config.model).attention),
+        signed=getattr(run.config.model, "attention", None) == "linear"
+        and bool(kind_of(run.config.model).attention),
         partial="" if partial is None else outputs_named(partial.outputs),
         partial_at=None if partial is None else partial.step,
     )
@@ -58,7 +59,9 @@ def _events(signs: Signs) -> tuple[views.EventView, ...]:
         found.append((repetition.step, "repetition", f"outputs repeat most (ρ {repetition.value:.2f})"))
     start, at_drop = signs.progress_start.value, signs.progress_at_drop.value
     if plateau.drop is not None:
-        attention = "" if start is None or at_drop is None else f"; attention progress {start:.2f} → {at_drop:.2f}"
+        attention = (
+            "" if start is None or at_drop is None else f"; attention progress {start:.2f} → {at_drop:.2f}"
+        )
         found.append((plateau.drop, "apm" if attention else "loss", f"the loss drops{attention}"))
     if signs.solved.step is not None:
         found.append((signs.solved.step, "accuracy", "solved"))

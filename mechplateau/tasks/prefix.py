@@ -62,9 +62,7 @@ class PrefixSum(OneOutputPerInput):
 
     @property
     def prompt_entropy(self) -> float:
-        return sum(
-            math.log(self.max_num - (taken if self.no_repeat else 0)) for taken in range(1, self.n)
-        )
+        return sum(math.log(self.max_num - (taken if self.no_repeat else 0)) for taken in range(1, self.n))
 
     @property
     def vocab_size(self) -> int:

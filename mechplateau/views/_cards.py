@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechplateau.views.columns import lone_points, panels, series
-from mechplateau.views.terms import TERMS
 from mechplateau.views.summary import KeyNumbers, key_numbers, number, peak_texts, solved_text
+from mechplateau.views.terms import TERMS
 
 if TYPE_CHECKING:
     from mechplateau.views.data import RunView
@@ -51,7 +51,9 @@ def summary_cards(view: RunView) -> list[dict[str, Any]]:
         cards.append(("loss", "Final loss", number(numbers.final_loss), numbers.loss_unit, "trained on"))
     if view.story is not None and view.story.partial:
         known = number(view.story.partial_at)
-        cards.insert(1, ("partial", "Partial solution", known, "step", f"{view.story.partial} right from here on"))
+        cards.insert(
+            1, ("partial", "Partial solution", known, "step", f"{view.story.partial} right from here on")
+        )
     return [
         {
             "key": key,

@@ -10,10 +10,10 @@ from mechplateau.views.data import ColumnView
 _PAPER = "arXiv 2506.13688"
 
 TERMS = {
-    "drop": "The drop: the first step at which the smoothed loss is half-way from the level of its plateau to its final "
-    "level. Both levels are found from the curve.",
-    "loss": "The loss: mean cross-entropy of the next token, over all positions and sequences of the batch, in nats. The "
-    "inputs of a sequence are random, so part of it remains whatever is learned: the floor.",
+    "drop": "The drop: the first step at which the smoothed loss is half-way from the level of its plateau to its "
+    "final level. Both levels are found from the curve.",
+    "loss": "The loss: mean cross-entropy of the next token, over all positions and sequences of the batch, in nats. "
+    "The inputs of a sequence are random, so part of it remains whatever is learned: the floor.",
     "accuracy": "Accuracy: share of outputs that are right when the model writes them itself, the most likely token "
     "each time.",
     "partial": f"Partial solution: outputs that are easy and known early. Known: their loss is at most half of their "

@@ -137,7 +137,7 @@ def test_paper_is_light_and_shows_the_phases(report: Any) -> None:
     report.page.emulate_media(media="print", color_scheme="dark")
     report.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     report.page.wait_for_timeout(400)
-    assert report.page.locator("#print-phases .main-svg").count() >= 6
+    assert report.page.locator("#strip .main-svg").count() >= 6
     widest = "Math.max(...[...document.querySelectorAll('.main-svg')].map((svg) => svg.clientWidth))"
     assert report.page.evaluate(widest) <= 655  # what fits between the margins of A4
     assert report.page.locator("details[open]").count() == 2

@@ -356,8 +356,9 @@ class RunView:
         """The checkpoints that stand side by side, in order of steps: those of the phases, and the one nearest to the
         peak of the collapse where it is another."""
         shown = self.phase_steps()
-        if self.story is not None and self.story.collapse is not None and self.checkpoints:
-            peak = min((c.step for c in self.checkpoints), key=lambda step: abs(step - self.story.collapse))
+        collapse = None if self.story is None else self.story.collapse
+        if collapse is not None and self.checkpoints:
+            peak = min((c.step for c in self.checkpoints), key=lambda step: abs(step - collapse))
             if peak not in shown.values():
                 shown["collapse"] = peak
         return dict(sorted(shown.items(), key=lambda item: item[1]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
@@ -139,3 +141,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, _, source in notebook_pages():
         files.append(File(path, str(source.parents[1]), config.site_dir, config.use_directory_urls))
     return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """The numbers of notes in the table of claims are no links."""
+    return re.sub(r"\[(\d+)\]", r"\\[\1\\]", markdown) if page.file.src_uri == "claims.md" else markdown

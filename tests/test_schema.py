@@ -20,7 +20,7 @@ def error_of(data: dict) -> str:
 
 def test_defaults_are_the_papers():
     config = RunConfig.for_task("mws")
-    assert config.task.data() == {"name": "mws", "n": 16, "k": 2, "p": 17, "max_num": 16}
+    assert config.task.data() == {"name": "mws", "n": 16, "k": 2, "p": 17, "max_num": 16, "sep": None}
     assert (config.training.steps, config.training.batch_size, config.training.lr) == (400, 256, 1e-4)
     assert (config.training.optimizer, config.training.betas) == ("adam", (0.9, 0.999))
     assert (config.model.d_model, config.model.n_layers, config.model.n_heads) == (256, 1, 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import shutil
 import signal
 from pathlib import Path
@@ -24,6 +23,7 @@ from mechplateau.config import RunConfig
 from mechplateau.errors import CheckpointError, ConfigError, RunError
 from mechplateau.measurements import Column
 from mechplateau.models.transformer import parameters_of
+from mechplateau.report.overview import overview
 from mechplateau.runs import (
     Run,
     RunWriter,
@@ -498,7 +498,10 @@ def test_a_folder_that_may_not_be_read_does_not_end_the_list(finished, tmp_path,
         return iterdir(path)
 
     monkeypatch.setattr(Path, "iterdir", refused)
-    print_runs(list_runs(tmp_path), unreadable_runs(tmp_path), tmp_path)
+    damaged = unreadable_runs(tmp_path)
+    table = overview(list_runs(tmp_path), unreadable=lambda run, why: damaged.update({run.name: why}))
+    print_runs(table, damaged, "no runs")
     out = capsys.readouterr().out
-    assert re.search(r"^two .* 6/6 +3", out, re.MULTILINE)
+    assert list(table["run"]) == ["two"]
+    assert "6/6" in out
     assert "checkpoints: cannot be read (Permission denied)" in " ".join(out.split())

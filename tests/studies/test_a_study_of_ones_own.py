@@ -194,7 +194,7 @@ def test_a_figure_at_a_preset(toy_study, command, tmp_path):
 
 
 def test_its_claims_are_checked_on_its_own_record(toy_study, command, tmp_path):
-    assert "2 not yet run" in command("claims", "toy")[1]
+    assert "2 were not yet run" in command("claims", "toy")[1]
     assert on_record(toy_study).columns.tolist() == list(KEY)
     training.ensure(toy_study.recipes, ["copy", "again"], [0], "paper", runs_dir=tmp_path / "runs")
     found = found_in(toy_study, tmp_path / "runs", "paper", [0])
@@ -202,7 +202,7 @@ def test_its_claims_are_checked_on_its_own_record(toy_study, command, tmp_path):
     write_results(merged(toy_study.recipes, on_record(toy_study), found), tmp_path / "results" / "runs.csv")
     out = command("claims", "toy", "--markdown")[1]
     assert "| S1.a | it ends low |  | end of copy ≤ 9 |" in out
-    assert "(1)† | holds |" in out  # † there is no table of the run beside the record
+    assert "† | 1 of 1 | holds |" in out  # † there is no table of the run beside the record
     rows = command("claims", "toy", "--csv")[1].splitlines()
     assert rows[1].startswith("toy,S1.a/end,S1.a,it ends low,copy,end,,9.0,")
 

@@ -13,6 +13,7 @@ from mechplateau.cli.console import print_run, print_runs
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError, RunError
 from mechplateau.report import run_view
+from mechplateau.report.overview import overview
 from mechplateau.runs import load_run
 from mechplateau.training import loop, train
 from mechplateau.training.measure import Measurer
@@ -73,7 +74,7 @@ def test_a_stopped_run_opens_like_a_finished_one(stopped_once, capsys):
     assert repr(run).endswith("stopped at 7, 3 checkpoints)")
     assert not run.finished  # for studies, which need its end
     print_run(run)
-    print_runs([run], {}, run.path.parent)
+    print_runs(overview([run]), {}, "no runs")
     shown = capsys.readouterr().out
     assert shown.count("stopped at 7 of 12") == 2
     assert "Stopped at step 7 of 12 (training.stop_at)." in run_view(run, pictures=False).notices[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -11,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mechplateau.files import take_lock, write_whole
 from mechplateau.training.cluster.collecting import (
     kept_in,
     manifest_of,
@@ -47,8 +47,10 @@ class NodeMirror:
         self._kept: frozenset[tuple[str, int]] = frozenset()
         _remove_leftovers(scratch.parent)
         scratch.mkdir(parents=True)
-        self._lock = (scratch / _HELD).open("wb")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        lock = take_lock(scratch / _HELD)
+        if lock is None:
+            raise OSError("this system has no file locks, which --collect needs")
+        self._lock = lock
         self.directory, self.held = str(scratch / "work"), self._lock.fileno()
 
     def fetch(self) -> str | None:
@@ -97,16 +99,16 @@ class NodeMirror:
         self._lock.close()
 
     def _get(self, name: str, target: Path, stamp: tuple[int, str]) -> None:
-        partial = target.with_name(f".tmp-{os.getpid()}-{target.name[-40:]}")
-        put_piece(partial, 0, b"")
-        offset = 0
-        while piece := self._ask("give", name, offset):
-            put_piece(partial, offset, piece)
-            offset += len(piece)
-        if stamp_of(partial) != stamp:
-            partial.unlink()
-            raise OSError(f"{name} has changed while it was sent")
-        os.replace(partial, target)
+        def fetched(partial: Path) -> None:
+            put_piece(partial, 0, b"")
+            offset = 0
+            while piece := self._ask("give", name, offset):
+                put_piece(partial, offset, piece)
+                offset += len(piece)
+            if stamp_of(partial) != stamp:
+                raise OSError(f"{name} has changed while it was sent")
+
+        write_whole(target, fetched)
 
 
 def scratch_folder(name: str) -> Path:
@@ -118,6 +120,7 @@ def _remove_leftovers(folder: Path) -> None:
     """Remove the folders of tries whose processes have ended without doing so."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for old in folder.iterdir():
-        with suppress(OSError), (old / _HELD).open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(old, ignore_errors=True)
+        with suppress(OSError):
+            if (old / _HELD).is_file() and (lock := take_lock(old / _HELD)) is not None:
+                shutil.rmtree(old, ignore_errors=True)
+                lock.close()

@@ -135,6 +135,13 @@ def sync_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
+def put_in_place(written: Path, target: Path) -> None:
+    """Rename a file that was written whole, on the same disk, with both on the disk before and after."""
+    sync_to_disk(written)
+    os.replace(written, target)
+    sync_to_disk(target.parent)
+
+
 def is_stdout(path: Path) -> bool:
     """Whether writing to `path` writes to standard output."""
     return _descriptor(path) == 1

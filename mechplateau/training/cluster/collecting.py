@@ -14,6 +14,8 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from mechplateau.files import put_in_place
+
 PIECE = 4 * 2**20
 """Bytes that are sent at a time."""
 _RESUME = "resume"
@@ -146,9 +148,7 @@ class Receiver:
         for name in sorted(self._wanted, key=lambda name: (name.startswith(f"{_RESUME}/"), name)):
             target = self.folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            _sync(self._piece(name))
-            os.replace(self._piece(name), target)
-            _sync(target.parent)
+            put_in_place(self._piece(name), target)
         for name in self._known - set(self._offered):
             (self.folder / name).unlink(missing_ok=True)
         _remove_empty(self.folder, {str(Path(name).parent) for name in self._known - set(self._offered)})
@@ -162,14 +162,6 @@ class Receiver:
 
     def _piece(self, name: str) -> Path:
         return self.folder / f"{_PIECES}{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove_empty(folder: Path, names: Iterable[str]) -> None:

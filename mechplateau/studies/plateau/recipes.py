@@ -202,7 +202,7 @@ def _all_recipes() -> Iterable[Recipe]:
         yield _mws(
             f"p{p}-sep17",
             f"p = {p}, 17|SEP",
-            {"task": {"p": {19: 13, 23: 17}[p], "max_num": 10, "sep": 11}, **_SMALL_LONG},
+            {"task": {"p": {19: 12, 23: 15}[p], "max_num": 10, "sep": 11}, **_SMALL_LONG},
             ours=f"{_NO_SIZES}; the separator stays 17, as in the authors' code",
             task={"p": p, "sep": 17},
             **_long(2000),
@@ -258,7 +258,12 @@ def _all_recipes() -> Iterable[Recipe]:
             training=sgd,
             evaluation={"every": 10},
         )
-    yield _mws("sgd-authors", "SGD, lr 1e-4, the authors' command", training={"optimizer": "sgd", "lr": 1e-4})
+    yield _mws(
+        "sgd-authors",
+        "SGD, lr 1e-4, the authors' command",
+        {"training": {"lr": 1e-4}},
+        training={"optimizer": "sgd", "lr": 1e-4},
+    )
     yield from _muon()
     for schedule in ("warmup", "warmup_cosine"):
         yield _mws(

@@ -68,6 +68,13 @@ def test_squared_error_counts_all_entries_or_the_marked_ones():
     outputs = torch.tensor([[2.0, 9.0], [3.0, 2.0]], requires_grad=True)
     assert SquaredError().losses(outputs, batch).tolist() == [[1.0, 49.0], [0.0, 4.0]]
     assert SquaredError().loss(outputs, batch).item() == 54 / 4
+    # The fused mean is the mean of the losses, and so is its gradient, to the bit.
+    many = Seen(torch.zeros(5, 7), torch.randn(5, 7), torch.ones(5, 7, dtype=torch.bool))
+    given = torch.randn(5, 7, requires_grad=True)
+    slow = SquaredError().losses(given, many).mean()
+    fast = SquaredError().loss(given, many)
+    assert torch.equal(slow, fast)
+    assert torch.equal(*(torch.autograd.grad(one, given)[0] for one in (slow, fast)))
     loss = SquaredError(on="seen").loss(outputs, batch)
     assert loss.item() == pytest.approx(5 / 3)
     loss.backward()

@@ -85,6 +85,15 @@ def test_a_run_that_does_not_drop():
     assert from_table(flat.assign(loss_obs=1.0), E, 2, 500)["plateau"] == 0.0
 
 
+def test_an_onset_without_a_drop_is_no_drop():
+    """Two noisy evaluations below 0.9 of the plateau are an onset; the run still is on its plateau."""
+    noisy = table().assign(loss_mask=0.4)
+    noisy.loc[[20, 21], "loss_mask"] = 0.35
+    found = from_table(noisy, E, 2, 500)
+    assert (found["onset"], found["drop"]) == (1000, None)
+    assert (found["dropped"], found["onset_or_end"]) == (0.0, 2000)
+
+
 def test_around_a_step():
     assert around(table(), "loss_mask", 1050) == pytest.approx(np.mean([0.4, 0.35, 0.3, 0.25, 0.2]), abs=0.06)
     assert around(table(), "loss_mask", -50) is None

@@ -102,7 +102,7 @@ FIGURES = (
         "Attention scaled on Ω",
         ("mc", "scale-3", "scale-half"),
         (p.MASKED, p.ON_OMEGA, p.COS_MASKED),
-        ours="not in the paper",
+        ours="not in the paper; shares are after the scaling, so they may exceed 1",
     ),
     Figure(
         "106",

@@ -76,7 +76,10 @@ def one_mask(task: MatrixCompletion, n: int, *, seed: int) -> Matrices:
 
 
 def gpt_attention(material: Material) -> PaperFigure:
-    """Where a GPT looks when it writes each cell, mean over 256 matrices: the cells that it was given, then its own."""
+    """Where a GPT looks when it writes each cell, mean over 256 matrices.
+
+    Cells that are written are down; across are the matrix, SEP between two lines, and the cells written so far.
+    """
     from mechplateau.views.matrices import draw_heads
 
     run = first_run(material, "gpt")
@@ -88,7 +91,7 @@ def gpt_attention(material: Material) -> PaperFigure:
     ]
     rows = tuple(range(task.n, task.n_cells, task.n))
     sheet = draw_heads(patterns, rows, (task.n_cells, task.prompt_length))
-    entitle(sheet, material, "12", "A GPT: cells that are written down; matrix, SEP and written cells across")
+    entitle(sheet, material, "12", "Where the GPT's heads look")
     return sheet
 
 

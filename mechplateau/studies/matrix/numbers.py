@@ -10,8 +10,8 @@ is meant where none is named. Undefined is None.
 | steps | last measured step |
 | plateau | 1 where there is a copying plateau, else 0 |
 | copying, onset, drop, half | steps, see `signs.copying` |
-| dropped | 1 where the run left the plateau (there is an onset), else 0 |
-| onset_or_end | onset; the last step where there is none (a lower bound): compares runs that drop with others |
+| dropped | 1 where there is a drop, else 0: an onset alone may be two noisy evaluations |
+| onset_or_end | onset; the last step where there is no drop (a lower bound): compares runs that drop with others |
 | level_share | P / E |
 | second_share | the second plateau's masked loss / P; None where there is none |
 | mask_end_share | masked loss around the last step / P |
@@ -113,8 +113,8 @@ def from_table(metrics: pd.DataFrame, second_moment: float, n_layers: int, lead:
         "onset": onset,
         "drop": phases.drop,
         "half": phases.half,
-        "dropped": float(onset is not None),
-        "onset_or_end": last if onset is None else onset,
+        "dropped": float(phases.drop is not None),
+        "onset_or_end": last if onset is None or phases.drop is None else onset,
         "level_share": _over(level, second_moment),
         "second_share": _over(phases.second_level, level),
         "mask_end_share": _over(around(metrics, "loss_mask", last), level),

@@ -12,7 +12,7 @@ stream in parts (each vector beside its negative, so that its mean is 0):
     its output        cos(θ_q(c) − 2 φ) to the logit of c: over 8 phases φ, what a square makes of the neuron's input,
                       cos² (θ_q(a − b) / 2) cos θ_q(a + b − c), is left
     past the MLP      minus what attention wrote, cos θ_q(c − t_j): it is the answer of the copied input, whose weight
-                      has the other sign, and speaks against c = a and c = b elsewhere, which are never right
+                      has the other sign; elsewhere it lowers the logits of c = a and c = b, which are never right
 
 LayerNorms hardly act: a large constant, which attention's bias writes, makes their scale about the same everywhere.
 """

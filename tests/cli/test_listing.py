@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-import sys
 
 import pandas as pd
 import pytest
 from rich.console import Console
 
-from mechplateau import cli
 from mechplateau.cli.tables import age, print_table, shown_runs
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
@@ -102,17 +100,6 @@ def test_a_wide_terminal_has_a_line_a_run_and_a_narrow_one_a_block():
 )
 def test_ages_are_in_their_largest_unit(seconds, text):
     assert age(seconds) == text
-
-
-@pytest.fixture
-def run_cli(monkeypatch, capfd):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["mechplateau", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        return int(caught.value.code or 0), *capfd.readouterr()
-
-    return call
 
 
 def test_the_commands_at_eighty_columns(run_cli, monkeypatch, runs):

@@ -1,7 +1,8 @@
 """What a node of a cluster does: it holds its versions and storage against the driver's, and runs jobs.
 
 A job is a process of its own, started as on the driver's own machine, so that its numbers are the same to the bit. The
-functions here travel to the nodes by value, also to one that has no mechplateau, and import the standard library alone.
+functions here travel to the nodes by value, also to one that has no mechplateau, which is then refused by name. So what
+they use is the standard library, or travels with them (`on_ray.TRAVELING`).
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mechplateau import files
 from mechplateau.errors import UserError
 from mechplateau.files import explained
 from mechplateau.training import cluster as package
@@ -35,6 +36,8 @@ from mechplateau.training.interrupt import terminable
 
 logger = logging.getLogger("mechplateau")
 
+TRAVELING = (package, files)
+"""Modules whose functions travel to the nodes by value: what a node does (see `node`), and the writing that it uses."""
 RETRIES = 3
 _ANSWER_SECONDS = 180.0
 """For a node to say what it has."""
@@ -84,8 +87,8 @@ class RayCluster:
 
     def __enter__(self) -> RayCluster:
         self._ray = self._open.enter_context(joined(self.address))
-        # What nodes do travels by value: see `node`.
-        self._ray.cloudpickle.register_pickle_by_value(package)
+        for module in TRAVELING:
+            self._ray.cloudpickle.register_pickle_by_value(module)
         self.look = self._ray.remote(num_cpus=0, max_retries=0)(node.look)
         self.task = self._ray.remote(max_retries=0)(node.task)
         self.desk = self._ray.remote(num_cpus=0)(Desk)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import types
 
+import cloudpickle
 import pytest
 
 from mechplateau.errors import UserError
 from mechplateau.training import executor
 from mechplateau.training.cluster import joining, node
-from mechplateau.training.cluster.on_ray import RayCluster
+from mechplateau.training.cluster.on_ray import TRAVELING, RayCluster
 from mechplateau.training.executor import Job, job_function, submit
 
 OWN = {"mechplateau": "0.1 (source aa)", "torch": "2.13.0", "python": "3.11"}
@@ -238,3 +241,30 @@ def test_an_address_where_no_cluster_is(monkeypatch, address, message):
     )
     with pytest.raises(UserError, match=re.escape(f"--address {address}: {message}")), RayCluster(address):
         pass
+
+
+WITHOUT_US = """
+import pickle, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("mechplateau", "mechplateau_kernels", "torch"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+look, task = pickle.loads(sys.stdin.buffer.read())
+print(look.__name__, task.__name__)
+"""
+
+
+def test_what_a_node_does_travels_to_one_without_mechplateau():
+    """There it is refused in one line, which needs `look` to begin at all."""
+    for module in TRAVELING:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        sent = cloudpickle.dumps((node.look, node.task))
+    finally:
+        for module in TRAVELING:
+            cloudpickle.unregister_pickle_by_value(module)
+    opened = subprocess.run([sys.executable, "-c", WITHOUT_US], input=sent, capture_output=True)
+    assert opened.stdout.split() == [b"look", b"task"], opened.stderr.decode()[-300:]

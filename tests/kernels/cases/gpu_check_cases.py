@@ -18,7 +18,7 @@ from gpu_report import Section
 from kernel_timing import Times
 
 import mechplateau_kernels as mk
-from mechplateau_kernels.attention import launch, tiled_launch
+from mechplateau_kernels.attention import chunk, launch, lse, tiled_launch
 from mechplateau_kernels.attention import ops as attention_ops
 from mechplateau_kernels.cosine import ops as cosine_ops
 
@@ -44,18 +44,22 @@ def test_correct_kernels_pass():
 
 def test_attention_of_any_length_is_checked_and_timed(monkeypatch):
     shape = [(1, 3, 1, 4, 4)]
-    assert all(row["ok"] for row in filled(gpu_long.correctness, "cpu", shape, (torch.float32,)))
+    rows = filled(gpu_long.correctness, "cpu", shape, (torch.float32,))
+    assert all(row["ok"] for row in rows)
+    assert [row["algorithm"] for row in rows] == ["tiled", "tiled", "chunk", "lse"]
     monkeypatch.setattr(
         gpu_long, "device_microseconds", lambda calls: (calls[0](), Times(10.0, 9.0, 11.0))[1]
     )
     case = gpu_long.LongCase(1, 1, 3, 4, torch.float32)
     rows = filled(gpu_long.times, {"tf32": 1e9}, lambda: 100.0, "cpu", [case])
-    assert [row["provider"] for row in rows if row["attention"] == "softmax"][:2] == [
-        "ours",
-        "eager map and masks",
+    providers = [
+        [row["provider"] for row in rows if row["attention"] == kind] for kind in gpu_long.OPERATIONS
     ]
-    right = tiled_launch.forward
-    monkeypatch.setattr(tiled_launch, "forward", lambda *a: (right(*a)[0] + 1.0, *right(*a)[1:]))
+    assert providers[0][:3] == ["ours", "eager map and masks", "ours in chunks, no row mass"]
+    assert providers[1] == ["ours", "eager map and masks", "ours by LSE", "SDPA, no masses"]
+    for module in (tiled_launch, lse, chunk):
+        right = module.forward
+        monkeypatch.setattr(module, "forward", lambda *a, right=right: (right(*a)[0] + 1.0, *right(*a)[1:]))
     assert not any(row["ok"] for row in filled(gpu_long.correctness, "cpu", shape, (torch.float32,)))
 
 

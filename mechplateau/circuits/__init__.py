@@ -16,7 +16,8 @@
 | which tokens attend to which, and what does it do? | `qk_circuit`, `ov_circuit` | milliseconds |
 | does learned attention remove the plateau? | `transferred`, `plateau_left`; `studies.transfer` | training runs |
 | is attention fixed by position, and how does it weigh a window? | `fixed_map`, `window_weights` | a forward a head |
-| what does attention add on average; what cancels? | `mean_contributions`, `token_contributions` | one forward |
+| what does attention add on average; what cancels? | `mean_contributions`, `balance_over_rows`, | |
+| | `token_contributions` | one forward |
 | has an MLP neuron one frequency over a sum modulo p? | `neuron_tuning`, `phase_lock` | one forward |
 | … and is it needed, and enough? | `ablate_frequencies` | some forwards |
 | does a tool find what is there? | `model_by_hand`: a solution with known parts | milliseconds |
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from mechplateau.circuits.by_hand import model_by_hand
     from mechplateau.circuits.composition import composition_scores
     from mechplateau.circuits.contributions import (
+        balance_over_rows,
         mean_contributions,
         place_symmetry,
         token_contributions,
@@ -78,6 +80,7 @@ _HOMES = {
     "attention_scores": "attending",
     "attention_sets": "token_sets",
     "attribute_logits": "attribution",
+    "balance_over_rows": "contributions",
     "components": "parameter_patching",
     "composition_scores": "composition",
     "edge_effects": "edges",
@@ -125,6 +128,7 @@ __all__ = [
     "attention_scores",
     "attention_sets",
     "attribute_logits",
+    "balance_over_rows",
     "components",
     "composition_scores",
     "edge_effects",

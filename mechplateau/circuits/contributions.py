@@ -5,7 +5,8 @@ The vector that a set S of entries adds at row i, in the mean over sequences, al
     c_S(i) = mean_b Σ_h Σ_{j in S(b, i)} A_bhij v_bjh W_O[h]
 
 Two sets whose vectors correlate with −1 at a ratio of 1 cancel: neither, taken away alone, shows what comes through
-(zeroing one leaves a constant that was balanced before).
+(zeroing one leaves a constant that was balanced before). A single key whose value is the same everywhere, such as a
+separator, can cancel along that value only, and has one free number a row, its weight: `balance_over_rows` asks for it.
 
 Cost: one forward. Memory: the map, `[batch, head, query, key]`.
 """
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from mechplateau.tasks import Task
 
+_ROUNDING = 1e-10
+"""Of a mean square."""
 Entries = Mapping[int, Bool[Tensor, "#batch query key"]]
 
 
@@ -59,6 +62,60 @@ def mean_contributions(
     Raises:
         UserError: no layer in both, a mask of another shape than the map, or rows that are not there.
     """
+    chosen, found = _means(model, tokens, first, second, rows)
+    lines = []
+    for layer, pair in found:
+        for row, one, other in zip(chosen, *pair, strict=True):
+            lines.append((layer, row, *_compared(one, other)))
+    names = ["correlation", "ratio", "cancelled"]
+    table = pd.DataFrame(lines, columns=["layer", "row", *names])
+    return table.astype(dict.fromkeys(names, "Float64"))
+
+
+@torch.no_grad()
+def balance_over_rows(
+    model: HookedTransformer,
+    tokens: Int[Tensor, "batch seq"],
+    first: Entries,
+    second: Entries,
+    *,
+    rows: Sequence[int] | None = None,
+) -> pd.DataFrame:
+    """Does the second set make up, row by row, for what the first adds along the second's own direction?
+
+    With u the direction that the second set adds along (the first right singular vector of its c(i) over the rows; of a
+    key whose value is one vector, that value as the head writes it), x_i = ⟨c_first(i), u⟩ and y_i = ⟨c_second(i), u⟩:
+
+        correlation = corr(x, y)      slope = cov(x, y) / var(x)      left = var(x + y) / var(x)      over rows
+
+    −1, −1 and 0: their sum is the same in all rows. A constant that is left, a bias can take away.
+
+    Args:
+        model: any HookedTransformer whose heads write straight to the residual stream.
+        tokens: whole sequences.
+        first, second: as for `mean_contributions`.
+        rows: queries, at least 3; None: all.
+
+    Returns:
+        one line a layer (of both sets): layer, correlation, slope, left, rows (how many). Null where x or y is the same
+        in all rows, or not a number.
+
+    Raises:
+        UserError: what `mean_contributions` refuses, or fewer than 3 rows.
+    """
+    chosen, found = _means(model, tokens, first, second, rows)
+    if len(chosen) < 3:
+        raise UserError(f"rows: expected at least 3 to see how they differ, got {len(chosen)}")
+    names = ["correlation", "slope", "left"]
+    lines = [(layer, *_balance(*pair), len(chosen)) for layer, pair in found]
+    table = pd.DataFrame(lines, columns=["layer", *names, "rows"])
+    return table.astype(dict.fromkeys(names, "Float64"))
+
+
+def _means(
+    model: HookedTransformer, tokens: Tensor, first: Entries, second: Entries, rows: Sequence[int] | None
+) -> tuple[tuple[int, ...], list[tuple[int, list[Float[Tensor, "row d_model"]]]]]:
+    """The rows, and for each layer of both sets what each of them adds there, in the mean."""
     inputs = inputs_of(model, tokens)
     batch, length = inputs.shape
     chosen = checked_rows(rows, length)
@@ -68,7 +125,7 @@ def mean_contributions(
             f"entries: expected a layer below {model.cfg.n_layers} in both sets, got {sorted(first)} and "
             f"{sorted(second)}"
         )
-    lines = []
+    found = []
     for layer in layers:
         pattern, values = _read(model, inputs, layer)
         pair = []
@@ -82,11 +139,8 @@ def mean_contributions(
             kept = torch.where(mask.to(pattern.device)[:, None], pattern, 0.0)
             read = (kept @ values).mean(dim=0)[:, list(chosen)]
             pair.append(torch.einsum("hqd,hdm->qm", read, model.blocks[layer].attn.W_O.double()))
-        for row, one, other in zip(chosen, *pair, strict=True):
-            lines.append((layer, row, *_compared(one, other)))
-    names = ["correlation", "ratio", "cancelled"]
-    table = pd.DataFrame(lines, columns=["layer", "row", *names])
-    return table.astype(dict.fromkeys(names, "Float64"))
+        found.append((layer, pair))
+    return tuple(chosen), found
 
 
 def token_entries(
@@ -188,4 +242,26 @@ def _compared(one: Tensor, other: Tensor) -> tuple[float | None, float | None, f
     return correlation, float(other.norm()) / length, 1 - float((one + other).norm()) / length
 
 
-__all__ = ["mean_contributions", "place_symmetry", "token_contributions", "token_entries"]
+def _balance(
+    first: Float[Tensor, "row d_model"], second: Float[Tensor, "row d_model"]
+) -> tuple[float | None, float | None, float | None]:
+    """See `balance_over_rows`."""
+    if not bool(torch.isfinite(torch.cat([first, second])).all()):
+        return None, None, None
+    along = torch.linalg.svd(second, full_matrices=False).Vh[0]
+    x, y = first @ along, second @ along
+    of_x, of_y = (float(z.var()) for z in (x, y))
+    # Below float32's rounding of what was added, rows do not differ.
+    if not (of_x > _ROUNDING * float(x.square().mean()) and of_y > _ROUNDING * float(y.square().mean())):
+        return None, None, None
+    together = float(((x - x.mean()) * (y - y.mean())).sum()) / (len(x) - 1)
+    return together / (of_x * of_y) ** 0.5, together / of_x, float((x + y).var()) / of_x
+
+
+__all__ = [
+    "balance_over_rows",
+    "mean_contributions",
+    "place_symmetry",
+    "token_contributions",
+    "token_entries",
+]

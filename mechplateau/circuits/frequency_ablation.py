@@ -1,13 +1,19 @@
 """Keep only one frequency of each neuron, or take it away, and see what is lost.
 
-A neuron's frequency over the sum, and its wave there, are found on one half of the sequences (`neuron_tuning`); on the
-other half its activation h becomes
+A neuron's frequency over the sum, and its waves, are found on one half of the sequences (`neuron_tuning`); on the other
+half its activation h becomes
 
-    keep      mean of its tuning curve + its wave, at the sequence's sum         remove      h − its wave
+    keep      its mean + its waves        remove      h − its waves
 
-so that "keep" leaves nothing else of the input. With three controls: the same over sums of renamed tokens, and another
-frequency of the same sum, drawn for each neuron. (Keeping a wave of the sum puts the sum in; that another frequency of
-the same sum does not do as well shows that it must be the neuron's own.)
+so that "keep" leaves nothing else of the input. Which waves: of the "sum" alone (those of its tuning curve), or of the
+"terms", all that this frequency can make of them (`metrics.frequencies.term_products`: of single terms, the sum, and
+differences). The first asks what the neuron's tuning is worth. The second asks what its frequency is worth: with the
+wave of the sum gone, the waves of single terms at that frequency still tell the sum, and a model may go on reading it
+off them.
+
+With three controls: the same over sums of renamed tokens, and another frequency of the same sum, drawn for each neuron.
+(Keeping a wave of the sum puts the sum in; that another frequency of the same sum does not do as well shows that it
+must be the neuron's own.)
 
 Cost: one forward to fit, and one for each line of the table and draw.
 """
@@ -20,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechplateau.circuits.editing import run_edited
@@ -29,7 +35,7 @@ from mechplateau.circuits.scoring import MEASURES, inputs_of, score, standard_er
 from mechplateau.circuits.sum_terms import Summands, summands
 from mechplateau.circuits.tuning import mlp_layer
 from mechplateau.errors import UserError
-from mechplateau.metrics.frequencies import Waves, mean_by_residue, waves
+from mechplateau.metrics.frequencies import Waves, mean_by_residue, term_products, waves
 from mechplateau.schema import whole_number
 
 if TYPE_CHECKING:
@@ -38,6 +44,9 @@ if TYPE_CHECKING:
     from mechplateau.tasks import Task
 
 EDITS = ("keep", "remove")
+OF = ("sum", "terms")
+MOST_TERMS = 4
+"""Of waves of the terms: 3^k − 1 to fit, 80 at four."""
 
 
 @torch.no_grad()
@@ -46,6 +55,7 @@ def ablate_frequencies(
     tokens: Int[Tensor, "batch seq"],
     task: Task,
     *,
+    of: str = "sum",
     layer: int | None = None,
     draws: int = 3,
     seed: int = 0,
@@ -57,6 +67,7 @@ def ablate_frequencies(
         tokens: whole sequences, some hundred; the first half is fitted, the other half scored, at the outputs that are
             sums.
         task: one of sums modulo p (see `summands`).
+        of: the waves: of the "sum", or of the "terms", where these are at most 4.
         layer: whose MLP; None: the last.
         draws: of the controls.
         seed: of the draws.
@@ -69,7 +80,7 @@ def ablate_frequencies(
 
     Raises:
         UserError: what `summands` refuses, no such layer, a model without an MLP, fewer than 2 sequences, sums of fewer
-            than 4 values in the first half, or no draw.
+            than 4 values in the first half, no draw, no such waves, or too many terms or too few sums for them.
     """
     found, inputs = summands(task, tokens), inputs_of(model, tokens)
     if whole_number(draws, "draws") < 1:
@@ -80,6 +91,7 @@ def ablate_frequencies(
         raise UserError(
             "tokens: expected sequences whose first half has sums of at least 4 values; give more"
         )
+    _check_waves(of, found, half)
     fitted = activations(model, inputs[:half], [hook])[hook][:, list(found.rows)].flatten(0, 1).cpu()
     scored, rest = tokens[half:], inputs[half:]
     plain = score(model(rest), scored, found.rows)
@@ -87,42 +99,79 @@ def ablate_frequencies(
     for edit in EDITS:
         for wave in ("own", "other", "renamed"):
             each = []
-            for curves, sums in _waves_of(fitted, found, wave, half, draws, seed):
-                change = _edit(edit, found.rows, *curves, sums)
+            for kept, means in _waves_of(fitted, found, wave, half, draws, seed, of):
+                change = _edit(edit, found.rows, kept, means)
                 each.append(score(run_edited(model, rest, [(hook, change)]), scored, found.rows).each)
             lines.append(_line(edit, wave, plain.each, each))
     numbers = ("loss", "accuracy", "loss_se", "accuracy_se", "accuracy_sd")
     return pd.DataFrame(lines).astype({"wave": "string", **dict.fromkeys(numbers, "Float64")})
 
 
+def _check_waves(of: str, found: Summands, half: int) -> None:
+    if of not in OF:
+        raise UserError(f"of: expected {' or '.join(OF)}, got {of!r}")
+    terms, fitted = found.terms.shape[2], half * len(found.rows)
+    if of == "terms" and terms > MOST_TERMS:
+        raise UserError(
+            f"of: expected sums of at most {MOST_TERMS} terms for waves of the terms, got {terms}"
+        )
+    if of == "terms" and fitted < 2 * 3**terms:
+        raise UserError(
+            f"tokens: expected at least {2 * 3**terms} sums in the first half for waves of {terms} terms, "
+            f"got {fitted}; give more"
+        )
+
+
 def _waves_of(
-    fitted: Tensor, found: Summands, wave: str, half: int, draws: int, seed: int
-) -> Iterator[tuple[tuple[Waves, Tensor], Tensor]]:
-    """For each draw: the fits with a frequency for each neuron, and the sums of the sequences that are scored."""
+    fitted: Tensor, found: Summands, wave: str, half: int, draws: int, seed: int, of: str
+) -> Iterator[tuple[Float[Tensor, "sequence row unit"], Float[Tensor, " unit"]]]:
+    """For each draw: the waves of each neuron where it is scored, and its mean."""
     for draw in range(1 if wave == "own" else draws):
         named = found.permuted(seed + draw) if wave == "renamed" else found
         fits = waves(mean_by_residue(fitted, named.sums[:half].flatten(), named.p))
-        frequency = fits.strongest
-        if wave == "other":
-            number = len(fits.shares)  # at least 2, as p is at least 4
-            generator = torch.Generator().manual_seed(seed + draw)
-            shift = torch.randint(1, number, frequency.shape, generator=generator)
-            frequency = torch.where(frequency > 0, (frequency - 1 + shift) % number + 1, 0)
-        yield (fits, frequency), named.sums[half:]
+        frequency = _frequency(fits, wave, seed + draw)
+        if of == "sum":
+            yield fits.parts(frequency)[named.sums[half:]], fits.means
+        else:
+            yield _of_terms(fitted, named, half, frequency), fitted.double().mean(dim=0)
 
 
-def _edit(
-    edit: str, rows: tuple[int, ...], fits: Waves, frequency: Tensor, sums: Tensor
-) -> Callable[[Tensor], Tensor]:
-    parts = fits.parts(frequency)
+def _frequency(fits: Waves, wave: str, seed: int) -> Int[Tensor, " unit"]:
+    """Of each neuron; 0: none."""
+    frequency = fits.strongest
+    if wave != "other":
+        return frequency
+    number = len(fits.shares)  # at least 2, as p is at least 4
+    shift = torch.randint(1, number, frequency.shape, generator=torch.Generator().manual_seed(seed))
+    return torch.where(frequency > 0, (frequency - 1 + shift) % number + 1, 0)
 
+
+def _of_terms(
+    fitted: Tensor, named: Summands, half: int, frequency: Tensor
+) -> Float[Tensor, "sequence row unit"]:
+    """All that each neuron's frequency makes of the terms, fitted by least squares on the first half."""
+    centered = fitted.double() - fitted.double().mean(dim=0)
+    known, asked = (part.flatten(0, 1) for part in (named.terms[:half], named.terms[half:]))
+    found = torch.zeros(len(asked), fitted.shape[1], dtype=torch.float64)
+    for q in frequency.unique().tolist():
+        if q == 0:
+            continue
+        chosen = frequency == q
+        design = term_products(known, q, named.p)
+        means = design.mean(dim=0)
+        coefficients = torch.linalg.pinv(design - means, rtol=1e-9) @ centered[:, chosen]
+        found[:, chosen] = (term_products(asked, q, named.p) - means) @ coefficients
+    return found.view(-1, len(named.rows), fitted.shape[1])
+
+
+def _edit(edit: str, rows: tuple[int, ...], waved: Tensor, means: Tensor) -> Callable[[Tensor], Tensor]:
     def change(post: Tensor) -> Tensor:
-        waved = parts[sums].to(post.device, post.dtype)
+        waves = waved.to(post.device, post.dtype)
         edited = post.clone()
         if edit == "keep":
-            edited[:, list(rows)] = waved + fits.means.to(post.device, post.dtype)
+            edited[:, list(rows)] = waves + means.to(post.device, post.dtype)
         else:
-            edited[:, list(rows)] -= waved
+            edited[:, list(rows)] -= waves
         return edited
 
     return change

@@ -154,6 +154,18 @@ def term_phases(
     return phases
 
 
+def term_products(terms: Int[Tensor, "row term"], frequency: int, p: int) -> Float[Tensor, "row product"]:
+    """All products of 1, cos θ_j and sin θ_j, one factor a term, θ_j = 2π q t_j / p, but for that of ones: 3^k − 1 of k
+    terms. They span the waves of single terms, of the sum and of every difference at that frequency.
+    """
+    angles = 2 * math.pi * frequency / p * terms.double()
+    found = torch.ones(len(terms), 1, dtype=torch.float64)
+    for angle in angles.T:
+        factors = torch.stack([torch.ones_like(angle), angle.cos(), angle.sin()], dim=1)
+        found = (found[:, :, None] * factors[:, None]).flatten(1)
+    return found[:, 1:]
+
+
 def circular_mean(angles: Float[Tensor, " unit"]) -> tuple[float | None, float | None]:
     """Of the mean of e^{i angle}: its length R, and its part along 0 (the mean cosine). NaN angles are left out; None
     without any other.
@@ -203,5 +215,6 @@ __all__ = [
     "spectrum",
     "sum_share",
     "term_phases",
+    "term_products",
     "waves",
 ]

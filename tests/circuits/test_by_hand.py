@@ -11,6 +11,7 @@ import torch
 from mechplateau.circuits.ablation import target_entries
 from mechplateau.circuits.by_hand import PHASES, model_by_hand
 from mechplateau.circuits.contributions import (
+    balance_over_rows,
     mean_contributions,
     place_symmetry,
     token_contributions,
@@ -79,6 +80,13 @@ def test_the_separator_cancels_the_inputs_mean(model, tokens):
     for name, value in (("correlation", -1.0), ("ratio", 1.0), ("cancelled", 1.0)):
         assert table[name].tolist() == pytest.approx([value] * 2, abs=1e-3)
 
+    # Row by row as well, the copy's row among them: what the inputs add along its value, it takes away.
+    every = balance_over_rows(model, tokens, windows, separators, rows=TASK.output_rows)
+    assert every[["correlation", "slope"]].iloc[0].tolist() == pytest.approx([-1.0, -1.0], abs=1e-3)
+    assert every["left"][0] == pytest.approx(0.0, abs=1e-6)
+    alike = balance_over_rows(model, tokens, {0: windows[0] & False}, separators, rows=TASK.output_rows)
+    assert alike["correlation"].isna().all()
+
 
 def test_a_token_adds_its_waves_at_both_places(model, tokens):
     added = token_contributions(model, tokens, TASK)
@@ -141,6 +149,16 @@ def test_its_own_frequency_is_needed_and_enough(model, tokens):
     assert found["keep", "renamed"] < 0.5
     assert found["remove", "renamed"] > 0.9
     assert table["n"].tolist() == [128] * 7
+
+
+def test_so_are_all_waves_of_the_terms_at_its_frequency(model, tokens):
+    """A neuron is a bent sum of two waves: products of them at its frequency hold most of it."""
+    found = ablate_frequencies(model, tokens, TASK, of="terms").set_index(["edit", "wave"])["accuracy"]
+    assert found["keep", "own"] > 0.98
+    assert found["remove", "own"] < 0.15
+    assert found["keep", "other"] < 0.2
+    assert found["remove", "other"] > 0.98
+    assert found["remove", "renamed"] > 0.9
 
 
 def test_outputs_that_are_moved_to_other_neurons_lose_the_lock(model, tokens):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from mechplateau.circuits.ablation import target_entries
 from mechplateau.circuits.contributions import (
+    balance_over_rows,
     mean_contributions,
     place_symmetry,
     token_contributions,
@@ -102,6 +104,31 @@ def test_contributions_against_loops(model, sequences):
     assert added[1].nansum(dim=0).abs().max() < 1e-6  # centered
 
 
+def test_the_balance_over_rows_against_loops(model, sequences):
+    cache = cached(model, sequences)
+    seen = torch.zeros(1, TASK.n_input, TASK.n_input, dtype=torch.bool)
+    seen[:, :, : TASK.n] = True
+    separators = token_entries(model, sequences, TASK.separator)
+    line = balance_over_rows(model, sequences, {0: seen}, separators, rows=ROWS).iloc[0]
+    pattern = cache["blocks.0.attn.hook_pattern"].double()
+    values = cache["blocks.0.attn.hook_v"].double().expand(-1, -1, 2, -1)
+    written = torch.einsum("bkhd,hdm->bhkm", values, model.blocks[0].attn.W_O.detach().double())
+
+    def added(keys):
+        return torch.stack(
+            [sum((pattern[:, :, i, j, None] * written[:, :, j]).sum(1).mean(0) for j in keys) for i in ROWS]
+        )
+
+    one, other = added(range(TASK.n)), added([TASK.n])
+    along = torch.linalg.eigh(other.T @ other).eigenvectors[:, -1]
+    x, y = (one @ along).numpy(), (other @ along).numpy()
+    covariance = np.cov(x, y)
+    assert line["correlation"] == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-6)
+    assert line["slope"] == pytest.approx(covariance[0, 1] / covariance[0, 0], rel=1e-5)
+    assert line["left"] == pytest.approx(np.var(x + y) / np.var(x), rel=1e-5)
+    assert line["rows"] == len(ROWS)
+
+
 def test_terms_of_windows_and_prefixes(sequences):
     found = summands(TASK, sequences)
     assert found.rows == ROWS[2:]
@@ -144,12 +171,16 @@ def test_weights_that_are_not_numbers_give_null_everywhere(sequences):
     entries = target_entries(TASK, sequences, 2), token_entries(model, sequences, TASK.separator)
     balance = mean_contributions(model, sequences, *entries, rows=ROWS)
     assert balance[["correlation", "ratio", "cancelled"]].isna().all(axis=None)
+    over_rows = balance_over_rows(model, sequences, *entries, rows=ROWS)
+    assert over_rows[["correlation", "slope", "left"]].isna().all(axis=None)
     assert place_symmetry(token_contributions(model, sequences, TASK)) is None
     tuning = neuron_tuning(model, sequences, TASK)
     assert tuning[["frequency", "share", "control_share", "in_phase", "out_phase"]].isna().all(axis=None)
     assert phase_lock(tuning) == (None, None)
     assert logits_of_the_sum(model, sequences, TASK) is None
-    assert ablate_frequencies(model, sequences, TASK)["accuracy"].isna().all()
+    for of in ("sum", "terms"):
+        few = sequences if of == "sum" else TASK.sample(60, seed=0)
+        assert ablate_frequencies(model, few, TASK, of=of)["accuracy"].isna().all()
     assert token_spectrum(model.W_E[:11])["share"].isna().all()
 
 
@@ -200,6 +231,15 @@ def test_odd_requests_are_one_line(sequences):
         ),
         (lambda: ablate_frequencies(model, sequences[:1], TASK), "first half has sums of at least 4 values"),
         (lambda: ablate_frequencies(model, sequences, TASK, draws=0), "draws: expected at least 1, got 0"),
+        (lambda: ablate_frequencies(model, sequences, TASK, of="x"), "of: expected sum or terms, got 'x'"),
+        (
+            lambda: ablate_frequencies(model, sequences, TASK, of="terms"),
+            "at least 54 sums in the first half for waves of 3 terms, got 12",
+        ),
+        (
+            lambda: balance_over_rows(model, sequences, windows, windows, rows=[4, 5]),
+            "rows: expected at least 3 to see how they differ, got 2",
+        ),
         (lambda: fixed_map(model, sequences[:1]), "expected at least 2 different sequences, got 1"),
         (lambda: summands(TASK, wrong), "expected outputs that are sums modulo p .* these are others"),
         (lambda: window_weights(model, sequences[:, :-1], TASK), "sequences of mws have 9 tokens, got 8"),

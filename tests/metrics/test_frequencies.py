@@ -14,6 +14,7 @@ from mechplateau.metrics.frequencies import (
     spectrum,
     sum_share,
     term_phases,
+    term_products,
     waves,
 )
 
@@ -112,3 +113,15 @@ def test_logits_that_are_a_sum_of_cosines():
     assert sum_share(table, sums) == pytest.approx(1.0)  # a table of right answers, too
     assert sum_share(torch.ones(4, 7), sums) is None
     assert sum_share(torch.full((4, 7), NAN), sums) is None
+
+
+def test_products_of_two_terms_span_their_sum_and_difference():
+    terms = torch.cartesian_prod(torch.arange(7), torch.arange(7))
+    design = term_products(terms, 2, 7)
+    assert design.shape == (49, 8)
+    a, b = 4 * math.pi / 7 * terms.T.double()
+    assert design[:, 4].tolist() == pytest.approx((a.cos() * b.sin()).tolist())
+    inside = torch.stack([(a + b - 0.3).cos(), (a - b + 1.1).cos(), (b - 0.5).cos()], dim=1)
+    assert torch.allclose(design @ (torch.linalg.pinv(design) @ inside), inside)
+    other = (2 * a + 2 * b).cos()[:, None]  # of another frequency
+    assert (torch.linalg.pinv(design) @ other).abs().max() < 1e-9

@@ -2,6 +2,8 @@
 
 The ranges were written down before the runs on record, from an audit by another program of six other runs, and where
 that says nothing, from what would have to be seen for the sentence to be true. The numbers are defined in `numbers`.
+Two sentences failed on five runs, as their numbers read them. They stay, and stand beside a second reading, which was
+found on those runs, and has three more to pass.
 """
 
 from __future__ import annotations
@@ -9,11 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from mechplateau.studies.claims import Claim
+from mechplateau.studies.claims import Change, Claim
 
 _claim = partial(Claim, study="solved", recipe="mws", seeds=5)
 _apart = partial(_claim, figure="1")
 _when = partial(_claim, figure="2")
+_again = partial(_claim, figure="1", seeds=8)
+_SEPARATOR = Change(
+    after=5,
+    was="1/separator, the two vectors that are added at a row, over their coordinates, at most −0.95",
+    because="a separator adds one vector, with one free number a row, its weight, so it can only cancel along that",
+)
+_WAVES = Change(
+    after=5,
+    was="1/remove and the claims beside it, with the wave of the sum alone kept or taken",
+    because="without it, the waves of the two terms at the same frequency still tell the sum",
+)
 
 
 def _attention() -> Iterable[Claim]:
@@ -42,6 +55,27 @@ def _attention() -> Iterable[Claim]:
         text="the separator's value cancels the inputs' mean contribution",
         number="separator_correlation",
         high=-0.95,
+    )
+    yield _again(
+        id="1/separator_rows",
+        text="row by row, the separator's weight cancels the inputs' mean contribution along the separator's value",
+        number="separator_rows",
+        high=-0.95,
+        changes=(_SEPARATOR,),
+    )
+    yield _again(
+        id="1/separator_left",
+        text="… and leaves little of how it differs between rows",
+        number="separator_left",
+        high=0.15,
+        changes=(_SEPARATOR,),
+    )
+    yield _again(
+        id="1/separator_during",
+        text="… which it does not in the middle of the plateau",
+        number="separator_rows_during",
+        low=-0.5,
+        changes=(_SEPARATOR,),
     )
     yield _apart(
         id="1/ov_symmetry",
@@ -119,6 +153,38 @@ def _frequencies() -> Iterable[Claim]:
         number="keep_other",
         high=0.5,
     )
+
+
+def _frequencies_of_the_terms() -> Iterable[Claim]:
+    for edit, wave, text, low, high in (
+        (
+            "keep",
+            "accuracy",
+            "with its frequency in both terms kept in each neuron, accuracy stays",
+            0.95,
+            None,
+        ),
+        (
+            "remove",
+            "accuracy",
+            "with its frequency in both terms taken from each neuron, it is lost",
+            None,
+            0.35,
+        ),
+        ("keep", "permuted", "with such waves of permuted tokens kept, it is lost", None, 0.35),
+        ("remove", "permuted", "with those taken away, most of it stays", 0.7, None),
+        ("keep", "other", "with such waves of another frequency kept, it is lost", None, 0.5),
+        ("remove", "other", "with those taken away, most of it stays", 0.7, None),
+    ):
+        number = f"{edit}_terms_{wave}"
+        yield _again(
+            id=f"1/{number.removesuffix('_accuracy')}",
+            text=text,
+            number=number,
+            low=low,
+            high=high,
+            changes=(_WAVES,),
+        )
 
 
 def _over_training() -> Iterable[Claim]:
@@ -204,4 +270,4 @@ def _over_training() -> Iterable[Claim]:
     )
 
 
-CLAIMS = (*_attention(), *_frequencies(), *_over_training())
+CLAIMS = (*_attention(), *_frequencies(), *_frequencies_of_the_terms(), *_over_training())

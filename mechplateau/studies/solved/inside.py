@@ -6,8 +6,8 @@
 | map_r2, evenness | of attention: `fixed_map`, `window_weights` |
 | loss_qk, loss_ov, loss_mlp | loss of the solved model with that part of the checkpoint's weights, nats |
 
-Of the last checkpoint, in its note only, the other numbers of `numbers`: on 512 sequences; all else on 256. Sequences
-have a seed of their own, the same at all checkpoints. Cost: some seconds a checkpoint at the paper's size.
+Of the last checkpoint, in a note of its own, the other numbers of `numbers`: on 512 sequences; all else on 256.
+Sequences have a seed of their own, the same at all checkpoints. Cost: some seconds a checkpoint at the paper's size.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 from mechplateau.circuits.ablation import target_entries
 from mechplateau.circuits.contributions import (
+    balance_over_rows,
     mean_contributions,
     place_symmetry,
     token_contributions,
@@ -45,7 +47,8 @@ PARTS = ("QK", "OV", "MLP")
 EVERYWHERE = ("tuning", "tuning_control", "map_r2", "evenness", *(f"loss_{part.lower()}" for part in PARTS))
 """What is measured at every checkpoint."""
 _SETTINGS: Mapping[str, Any] = {"seed": 30, "sequences": 256, "sequences_solved": 512, "draws": 3}
-_KIND = "solved"
+_OF_THE_LAST: Mapping[str, Any] = {**_SETTINGS, "waves": ["sum", "terms"], "separator": ["vectors", "rows"]}
+_KIND, _LAST = "solved", "solved-last"
 """Of the notes beside a run."""
 
 
@@ -55,24 +58,36 @@ class TakenApart(CheckpointMeasure):
     def measure(
         self, run: Run, scale: str, *, jobs: int = 1, progress: Progress | str | None = None
     ) -> pd.DataFrame:
-        done = read(run)
+        done, last = _kept(run, _KIND, _SETTINGS), run.steps[-1]
         missing = [step for step in run.steps if step not in done]
-        notes = run.notes(_KIND, _SETTINGS)
+        notes, of_last = run.notes(_KIND, _SETTINGS), run.notes(_LAST, _OF_THE_LAST)
         with torch_threads(1), closing(bars(progress)(total=len(missing), desc="taken apart")) as bar:
             for step in missing:
                 done[step] = look(run, step)
-                if step == run.steps[-1]:
-                    done[step] |= solved_numbers(run)
                 notes.write(step, done[step])
                 bar.update(1)
                 bar.set_postfix_str(f"step {step}")
+            if of_last.read(last) is None:
+                of_last.write(last, solved_numbers(run))
         lines = [{"step": step, **{name: done[step][name] for name in EVERYWHERE}} for step in run.steps]
         return pd.DataFrame(lines).astype(dict.fromkeys(EVERYWHERE, "Float64"))
 
 
 def read(run: Run) -> dict[int, Numbers]:
-    """Step → what was measured there before."""
-    notes = run.notes(_KIND, _SETTINGS)
+    """Step → what was measured there before; nothing where the last checkpoint's own numbers are missing."""
+    last = _kept(run, _LAST, _OF_THE_LAST)
+    if run.steps[-1] not in last:
+        return {}
+    found = {
+        step: {name: note[name] for name in EVERYWHERE} for step, note in _kept(run, _KIND, _SETTINGS).items()
+    }
+    for step, numbers in last.items():
+        found[step] = {**found.get(step, {}), **numbers}
+    return found
+
+
+def _kept(run: Run, kind: str, settings: Mapping[str, Any]) -> dict[int, Numbers]:
+    notes = run.notes(kind, settings)
     return {step: note[0] for step in run.steps if (note := notes.read(step)) is not None}
 
 
@@ -102,7 +117,7 @@ def solved_numbers(run: Run) -> Numbers:
     alike, other = same_sign(weights)
     windows = target_entries(task, tokens, 1)
     separators = token_entries(model, tokens, task.separator) if task.separator is not None else {}
-    balance = mean_contributions(model, tokens, windows, separators, rows=rows)["correlation"]
+    vectors = mean_contributions(model, tokens, windows, separators, rows=rows)["correlation"]
     tuning = neuron_tuning(model, tokens, task, permutations=_SETTINGS["draws"])
     lock, cosine = phase_lock(tuning)
     return {
@@ -111,7 +126,8 @@ def solved_numbers(run: Run) -> Numbers:
         "solved_evenness": evenness(weights),
         "same_sign": alike,
         "copy_opposite": other,
-        "separator_correlation": _number(balance.median()),
+        "separator_correlation": _number(vectors.median()),
+        **_separator(run, task, tokens),
         "ov_symmetry": place_symmetry(token_contributions(model, tokens, task)),
         "embedding_peak": _number(token_spectrum(model.W_E[: summands(task, tokens).p])["share"].max()),
         **{f"solved_{name}": value for name, value in _tuned(tuning).items()},
@@ -123,15 +139,40 @@ def solved_numbers(run: Run) -> Numbers:
     }
 
 
+def _separator(run: Run, task: Task, tokens: Tensor) -> Numbers:
+    """Row by row, along the separator's value: of the last checkpoint, and of the plateau's."""
+    found: Numbers = {}
+    steps = {"": run.steps[-1], "_during": run.phases.during}
+    for name, step in steps.items():
+        found |= {f"separator_{what}{name}": None for what in ("rows", "left")}
+        if step is None or task.separator is None:
+            continue
+        model = run.model(step)
+        separators = token_entries(model, tokens, task.separator)
+        inputs = torch.zeros_like(separators[0])
+        inputs[:, :, : task.prompt_length] = True
+        prompt = {layer: inputs & ~mask for layer, mask in separators.items()}
+        line = balance_over_rows(model, tokens, prompt, separators, rows=_rows(task, tokens)).iloc[-1]
+        found |= {
+            f"separator_rows{name}": _number(line["correlation"]),
+            f"separator_left{name}": _number(line["left"]),
+        }
+    return found
+
+
 def _causal(model: HookedTransformer, tokens: Tensor, task: Task) -> Numbers:
-    table = ablate_frequencies(model, tokens, task, draws=_SETTINGS["draws"])
-    found = table.set_index(["edit", "wave"])["accuracy"]
+    """With the waves of the sum, and with all of the terms."""
     names = {"own": "accuracy", "renamed": "permuted", "other": "other"}
-    return {
-        f"{edit}_{name}": _number(found[edit, wave])
-        for edit in ("keep", "remove")
-        for wave, name in names.items()
-    }
+    numbers: Numbers = {}
+    for of, begin in (("sum", ""), ("terms", "terms_")):
+        table = ablate_frequencies(model, tokens, task, of=of, draws=_SETTINGS["draws"])
+        found = table.set_index(["edit", "wave"])["accuracy"]
+        numbers |= {
+            f"{edit}_{begin}{name}": _number(found[edit, wave])
+            for edit in ("keep", "remove")
+            for wave, name in names.items()
+        }
+    return numbers
 
 
 def _joint(run: Run, solved: HookedTransformer, tokens: Tensor, task: Task) -> Numbers:

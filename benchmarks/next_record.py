@@ -1,12 +1,12 @@
-"""What the claims still wait for, and the next of it: `python benchmarks/next_record.py`.
+"""What the plateau paper's claims still wait for, and the next of it: `python benchmarks/next_record.py`.
 
     python benchmarks/next_record.py                      lists the runs that are not on record, most worth first
     python benchmarks/next_record.py --run --runs-dir D   trains the first of them, and puts it on record
     python benchmarks/next_record.py --run mws-c10:1      trains this one
-    python benchmarks/next_record.py --minutes 20 --run   stops after so long; the same command goes on
+    python benchmarks/next_record.py --minutes 20 --run   stops after so long; rerun to resume
 
-A run is trained on one thread, in this process; Ctrl-C and `--minutes` save it, and the same command goes on where it
-stopped. What it starts from is trained first. Once finished, its line and its table are in the study's `results/`,
+A run is trained on one thread, in this process; Ctrl-C and `--minutes` save it, and rerunning the command
+resumes it. What it starts from is trained first. Once finished, its line and its table are in the study's `results/`,
 and `docs/claims.md` and the README tell it; nothing is committed. A run that is stopped leaves nothing there.
 """
 
@@ -75,9 +75,8 @@ def main() -> None:
     )
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
     parser.add_argument("--minutes", type=int, help="stop after so long; the same command goes on")
-    parser.add_argument("--study", default="plateau")
     asked = parser.parse_args()
-    study = study_named(asked.study)
+    study = study_named("plateau")
     path = STUDIES / study.name / "results" / "runs.csv"
     runs = missing_runs(study, read_results(path))
     if asked.run is None:
@@ -90,7 +89,7 @@ def main() -> None:
             signal.alarm(60 * asked.minutes)
         record(study, recipe, seed, asked.runs_dir, path)
     except KeyboardInterrupt:
-        sys.exit("saved; the same command goes on")
+        sys.exit("saved; rerun the same command to resume")
     except UserError as error:
         sys.exit(str(error))
 

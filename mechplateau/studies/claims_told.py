@@ -66,12 +66,14 @@ def paper_told(outcome: Outcome) -> str:
 
 def lines_told(study: Study, outcome: Outcome, scale: str, width: int = 80) -> list[str]:
     """A claim in a few lines of at most this width: sentence and verdict, range, what the paper says, what was found,
-    set-up, changes."""
+    set-up, changes. A figure whose name is longer than its column has a line of its own."""
     claim, recipe = outcome.claim, study.recipes[outcome.claim.recipe]
     indent = " " * 5
     head = textwrap.wrap(claim.text, width - len(indent) - len(outcome.verdict) - 2)
-    first = f"{claim.figure:<5}{head[0]}"
+    fits = len(claim.figure) < len(indent)
+    first = f"{claim.figure if fits else '':<{len(indent)}}{head[0]}"
     lines = [
+        *([] if fits else [claim.figure]),
         f"{first:<{width - len(outcome.verdict)}}{outcome.verdict}",
         *(indent + line for line in head[1:]),
     ]

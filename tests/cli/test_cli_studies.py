@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mechplateau.studies import study_named
+from mechplateau.studies import study_named, study_names
 from mechplateau.studies.claims import Claim, check, check_all
 from mechplateau.studies.claims_told import claims_page, lines_told
 from mechplateau.studies.results import on_record, summaries_of
@@ -198,19 +198,21 @@ def test_no_claim_holds_where_nothing_has_run(run_cli, tmp_path):
     )
 
 
-def test_claims_fit_into_80_columns():
-    outcomes = check_all(
-        study_named("plateau").claims, summaries_of(on_record(study_named("plateau")), "paper")
-    )
-    for outcome in outcomes:
-        lines = lines_told(study_named("plateau"), outcome, "paper")
+@pytest.mark.parametrize("name", study_names())
+def test_claims_fit_into_80_columns(name):
+    study = study_named(name)
+    for outcome in check_all(study.claims, summaries_of(on_record(study), "paper")):
+        lines = lines_told(study, outcome, "paper")
         assert max(map(len, lines)) <= 80, outcome.claim.id
-        assert lines[0].endswith(outcome.verdict)
+        # A figure's name stands before the sentence, or above it where it is long.
+        assert lines[0].split()[0] == outcome.claim.figure
+        assert next(line for line in lines if line != outcome.claim.figure).endswith(f" {outcome.verdict}")
         told = " ".join(" ".join(lines).split())
         for shown in (
             outcome.claim.number,
             outcome.claim.paper,
-            outcome.claim.source if outcome.claim.paper else "set-up",
+            outcome.claim.source if outcome.claim.paper else "",
+            "set-up" if study.recipes[outcome.claim.recipe].setup else "",
         ):
             assert shown in told, outcome.claim.id
         assert ("changed after" in told) == bool(outcome.claim.changes)

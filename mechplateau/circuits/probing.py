@@ -6,9 +6,13 @@ control and a control task (the probe itself: `mechplateau.metrics.probe`). Over
 
 Look at `selectivity` first. A probe that reads a random label of the same inputs as well as the label (selectivity
 near 0) has computed the label by itself from inputs that are there: an MLP adds two numbers that it can read. It then
-says that the inputs are there, not that the model has computed anything. A linear probe has less to compute with. The
-control is as fair as its inputs: where a place adds tokens up, their order is gone, and a random label of ordered
-pairs is read badly for that reason alone; give `label_of` without the order.
+says that the inputs are there, not that the model has computed anything. A linear probe has less to compute with.
+
+The control draws a random label for each distinct input of the label's function, so it is as fair as these inputs.
+Where a function does not ask for an order, as a sum of two operands does not, its input is the pair without one:
+attention that adds the operands up keeps no order, so a random label of ordered pairs would be read badly for that
+reason alone, and selectivity would look high. `probe` therefore leaves the order out wherever the label allows it
+(`label_of` can say otherwise). A model that keeps the order can only do better on this control.
 
 Cost: one forward, and 1 + 2 · draws fits, 7 as a rule: seconds (linear, some thousand rows) to minutes (MLP) each. A
 probe shows what is there, not what is used: for that, ablate or patch.
@@ -75,9 +79,10 @@ def probe(
         n_train: sequences to train on, the first; None: half. Of the others, those are tested on whose prompt (with
             a task; else whole input) is not trained on.
         label_of: what the label is a function of, for the control task: from whole sequences to integers
-            `[batch, rows]` or `[batch, rows, k]`. None: the token for "input"; the tokens on the first Ω for
-            "output" and "window_sum" where they decide it, else all tokens up to the row where these do; nothing
-            elsewhere, for "position", functions and batches that are not of tokens: selectivity is then undefined.
+            `[batch, rows]` or `[batch, rows, k]`. None: the token for "input"; for "output" and "window_sum" the tokens
+            on the first Ω, without their order where they decide it so, else in order, else all tokens up to the row
+            where these do; nothing elsewhere, for "position", functions and batches that are not of tokens:
+            selectivity is then undefined.
         options: as for `fit_probe`.
 
     Returns:
@@ -199,9 +204,12 @@ def _inputs_of_label(
         target = targets[0]
         if all(row in target.rows for row in rows):
             mask = target.mask[:, [target.rows.index(row) for row in rows]].cpu()
-            found = _ids(_on(mask, tokens[:, : task.n_input])).reshape(labels.shape)
-            if is_function_of(labels, found):
-                return found
+            terms = _on(mask, tokens[:, : task.n_input])
+            # A sum's operands have no order, and a control that asks for one asks more than the label does.
+            for given in (terms.sort(dim=-1).values, terms):
+                found = _ids(given).reshape(labels.shape)
+                if is_function_of(labels, found):
+                    return found
     seen = torch.arange(tokens.shape[1] - 1) <= torch.tensor(list(rows))[:, None]
     prefix = torch.where(seen, tokens[:, None, :-1], -1)
     found = _ids(prefix.flatten(0, 1)).reshape(labels.shape)

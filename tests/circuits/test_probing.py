@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from mechplateau.circuits.by_hand import model_by_hand
 from mechplateau.circuits.probing import _features, _inputs_of_label, _labels, probe
 from mechplateau.errors import UserError
 from mechplateau.tasks import MovingWindowSum
@@ -106,14 +107,18 @@ def test_refusals_of_probes():
 
 
 def test_the_control_task_is_over_what_the_label_is_a_function_of():
-    """Moving window sum: the two tokens of the window, wherever it stands; its first row has one."""
+    """Moving window sum: the two tokens of the window, in any order, wherever it stands; its first row has one."""
     tokens = torch.tensor([[1, 2, 1, 2, 0, 1, 3, 3, 3], [2, 1, 5, 5, 0, 2, 3, 6, 0]])
     labels = _labels("output", tokens, TASK.output_rows, TASK)[1]
     found = _inputs_of_label("output", None, tokens, TASK.output_rows, TASK, labels)
     # x0 | x0 x1 | x1 x2 | x2 x3: (1) (1 2) (2 1) (1 2) and (2) (2 1) (1 5) (5 5)
     assert found.shape == (2, 4)
-    assert found[0, 1] == found[0, 3]
-    assert found[0, 2] == found[1, 1]
+    assert found[0, 1] == found[0, 2] == found[0, 3] == found[1, 1]
+    assert len(set(found.ravel())) == 5  # (1), {1 2}, (2), {1 5}, {5 5}
+    # A label that tells (1 2) from (2 1) is a function of the pair in order.
+    ordered = np.array([[1, 3, 6, 3], [2, 6, 6, 0]])
+    found = _inputs_of_label("output", None, tokens, TASK.output_rows, TASK, ordered)
+    assert found[0, 1] == found[0, 3] != found[0, 2] == found[1, 1]
     assert len(set(found.ravel())) == 6
     by_input = _inputs_of_label("input", None, tokens, TASK.output_rows, TASK, labels)
     np.testing.assert_array_equal(by_input, labels)
@@ -147,6 +152,41 @@ def test_selectivity_of_a_planted_head(generator):
     line = probe(model, tokens, parity_of_both, hook=hook, rows=range(1, 6), label_of=both).iloc[0]
     assert line["test_accuracy"] < 0.7
     assert probe(model, tokens, previous, hook=hook, rows=range(1, 6))["selectivity"].isna().all()
+
+
+def test_selectivity_where_only_a_sums_operands_are():
+    """The model by hand: attention adds the two operands' waves, in no order."""
+    task = MovingWindowSum(n=6, k=2, p=11, max_num=10)
+    model, tokens = model_by_hand(task), task.sample(120, seed=0)
+    rows = task.output_rows[1:]
+    pairs = torch.stack([tokens[:, 0:5], tokens[:, 1:6]], dim=-1)
+    names = torch.randint(0, 11, (11, 11), generator=torch.Generator().manual_seed(3))
+
+    def of_the_pair(_):
+        """Nothing but a name of the two operands: all that a probe reads of it, it makes itself."""
+        low, high = pairs.sort(dim=-1).values.unbind(dim=-1)
+        return names[low, high]
+
+    def read(label, hook, **options):
+        return probe(
+            model,
+            tokens,
+            label,
+            hook=f"blocks.0.{hook}",
+            task=task,
+            rows=rows,
+            draws=1,
+            max_iter=100,
+            **options,
+        ).iloc[0]
+
+    operands = {"kind": "mlp", "hidden": 48}
+    made = read(of_the_pair, "hook_attn_out", label_of=lambda _: pairs.sort(dim=-1).values, **operands)
+    assert made["test_accuracy"] > 0.8
+    assert abs(made["selectivity"]) < 0.1
+    # With the order asked for, which is not there, the same finding would look like the model's own.
+    ordered = read("output", "hook_attn_out", label_of=lambda _: pairs, **operands)
+    assert ordered["selectivity"] > read("output", "hook_attn_out", **operands)["selectivity"] + 0.2
 
 
 def test_repeated_prompts_are_not_tested_on(generator):

@@ -124,6 +124,13 @@ def test_a_label_that_is_there_is_selective_and_a_random_label_of_the_same_input
     assert there.selectivity > 0.6
     assert there.selectivity == there.test_accuracy - there.control_accuracy
 
+    # Of many labels, and inputs that are never the same: chance is near 0, and selectivity near 1.
+    labels = np.random.default_rng(0).integers(0, 40, (600, 2))
+    alone = fit_probe(np.eye(40)[labels], labels, inputs=np.arange(1200).reshape(600, 2), draws=1)
+    assert alone.test_accuracy == 1.0
+    assert alone.selectivity > 0.95
+
+    a, b, marked = operands()
     by_pair = np.random.default_rng(5).integers(0, 2, 36)[a * 6 + b]
     both = fit_probe(marked, by_pair, inputs=a * 6 + b, kind="mlp", hidden=32, draws=1)
     assert both.test_accuracy > 0.85

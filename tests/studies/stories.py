@@ -14,7 +14,14 @@ import pandas as pd
 STEPS = np.arange(401)
 ENTROPY, RHO = 2.25, 0.06
 """Of the data."""
-PROBED = {"probe_plateau": 0.2, "probe_end": 0.95, "probe_shuffled": 0.06}
+PROBED = {
+    "probe_plateau": 0.2,
+    "probe_end": 0.95,
+    "probe_shuffled": 0.06,
+    "probe_selectivity": 0.02,
+    "probe_linear_end": 0.12,
+    "probe_linear_neurons_end": 1.0,
+}
 """What `probes` adds to the numbers of a table."""
 
 

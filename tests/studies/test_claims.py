@@ -36,7 +36,18 @@ def numbers(story, recipe):
     # The other way round in one story.
     probed = {
         **PROBED,
-        **({"probe_plateau": 0.9, "probe_end": 0.1, "probe_shuffled": 0.9} if story == "late" else {}),
+        **(
+            {
+                "probe_plateau": 0.9,
+                "probe_end": 0.1,
+                "probe_shuffled": 0.9,
+                "probe_selectivity": 0.8,
+                "probe_linear_end": 0.9,
+                "probe_linear_neurons_end": 0.1,
+            }
+            if story == "late"
+            else {}
+        ),
     }
     return {**summarize(STORIES[story](), task), **probed}
 

@@ -102,7 +102,12 @@ def test_a_seed_named_twice_is_one(toy, runs_dir, tmp_path):
 def test_the_probe_is_kept_beside_the_run(toy, runs_dir, tmp_path, monkeypatch):
     made = make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
     data = pd.read_parquet(made.files[2])
-    assert {"probe_authors", "probe_ours", "probe_shuffled"} <= set(data.columns)
+    assert {"probe_authors", "probe_ours", "probe_shuffled", "probe_control"} <= set(data.columns)
+    kept = data.dropna(subset=["probe_ours"])
+    assert len(kept) == len(data["probe_control"].dropna()) > 1
+    for name, of in (("selectivity", "ours"), ("linear_selectivity", "linear")):
+        control = "control" if of == "ours" else f"{of}_control"
+        assert kept[f"probe_{name}"].tolist() == (kept[f"probe_{of}"] - kept[f"probe_{control}"]).tolist()
     monkeypatch.setattr(probes, "probe", None)  # nothing is fitted again
     again = make_figure(STUDY, FIGURES["20"], scale="small", runs_dir=runs_dir, out=tmp_path)
     assert again.outcomes == made.outcomes

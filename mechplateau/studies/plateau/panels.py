@@ -61,7 +61,14 @@ PLACES = Panel("Collapse at every place", "COS", _beginning("cos_L"), label=_wit
 _PROBES = {
     "probe_authors": "authors' split",
     "probe_ours": "our split",
+    "probe_control": "random label of the operands",
     "probe_shuffled": "shuffled labels",
+}
+_LINEAR = {"probe_linear": "of attn_out", "probe_linear_neurons": "of neurons"}
+_SELECTIVITY = {
+    "probe_selectivity": "MLP, attn_out",
+    "probe_linear_selectivity": "linear, attn_out",
+    "probe_linear_neurons_selectivity": "linear, neurons",
 }
 PROBE = Panel(
     "Probe of attn_out",
@@ -69,6 +76,21 @@ PROBE = Panel(
     lambda table: list(_PROBES),
     label=lambda column: _PROBES[column],
     share=True,
+    of_checkpoints=True,
+)
+LINEAR_PROBES = Panel(
+    "Linear probes",
+    "test accuracy",
+    lambda table: list(_LINEAR),
+    label=lambda column: _LINEAR[column],
+    share=True,
+    of_checkpoints=True,
+)
+SELECTIVITY = Panel(
+    "Answer minus random label",
+    "selectivity",
+    lambda table: list(_SELECTIVITY),
+    label=lambda column: _SELECTIVITY[column],
     of_checkpoints=True,
 )
 

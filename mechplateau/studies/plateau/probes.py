@@ -6,8 +6,12 @@ moving window sum, train and the others test) and ours (256 sequences, 4,096 row
 many), with a control of shuffled labels. What is done is kept beside the checkpoints, with the settings it was done
 with, and not done again.
 
-Cost: three fits a checkpoint, some ten seconds each at the paper's size. Checkpoints are independent, and each is
-probed on one thread, so that its accuracies are the same however many are probed at a time.
+Beside the paper's probe, on our split: the control task (a random label for each set of operands, see
+`mechplateau.circuits.probing`), and a linear probe of the same place and of the neurons, `mlp.hook_post`, with theirs.
+A probe that reads the random label as well as the answer has made the answer itself.
+
+Cost: eight fits a checkpoint, about a minute at the paper's size. Checkpoints are independent, and each is probed on
+one thread, so that its accuracies are the same however many are probed at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +46,20 @@ SPLITS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
         "ours": {"sequences": 256, "n_train": 128},
     },
 }
-ACCURACIES = ("authors", "ours", "shuffled")
+LINEAR = {"linear": "hook_attn_out", "linear_neurons": "mlp.hook_post"}
+"""Where a linear probe reads."""
+ACCURACIES = (
+    "authors",
+    "ours",
+    "shuffled",
+    "control",
+    *(f"{name}{end}" for name in LINEAR for end in ("", "_control")),
+)
+SELECTIVITY = {
+    "selectivity": ("ours", "control"),
+    **{f"{name}_selectivity": (name, f"{name}_control") for name in LINEAR},
+}
+"""What each is the difference of."""
 _SEED = 20
 _KIND = "probes"
 """Of the notes beside a run."""
@@ -60,7 +77,9 @@ def probe_curve(
         progress: makes a bar of checkpoints, as tqdm does (`mechplateau.progress`).
 
     Returns:
-        columns step, authors, ours, shuffled (ours, labels shuffled).
+        columns step, authors, ours, shuffled (ours, labels shuffled), control (ours, a random label for each set of
+        operands), linear and linear_neurons with their `_control`, and what each has above its control: selectivity,
+        linear_selectivity, linear_neurons_selectivity.
 
     Raises:
         UserError: a checkpoint cannot be read, the scale is unknown, or `jobs` is below 1.
@@ -83,34 +102,46 @@ def probe_curve(
             notes.write(step, accuracies)
             bar.update(1)
             bar.set_postfix_str(f"step {step}")
-    return pd.DataFrame([{"step": step, **done[step]} for step in run.steps])
+    lines = [{"step": step, **{kind: done[step][kind] for kind in ACCURACIES}} for step in run.steps]
+    table = pd.DataFrame(lines)
+    return table.assign(**{name: table[one] - table[other] for name, (one, other) in SELECTIVITY.items()})
 
 
 class AttentionOutputProbe(CheckpointMeasure):
-    """`probe_curve` for a figure: columns probe_authors, probe_ours, probe_shuffled."""
+    """`probe_curve` for a figure: its columns as probe_authors, probe_ours, probe_shuffled, …."""
 
     def measure(
         self, run: Run, scale: str, *, jobs: int = 1, progress: Progress | str | None = None
     ) -> pd.DataFrame:
         table = probe_curve(run, scale, jobs=jobs, progress=progress)
-        return table.rename(columns={kind: f"probe_{kind}" for kind in ACCURACIES})
+        return table.rename(columns={kind: f"probe_{kind}" for kind in (*ACCURACIES, *SELECTIVITY)})
 
     def settings(self, scale: str) -> Mapping[str, Any]:
         return {"probe": SPLITS[scale]}
 
 
 def probe_numbers(run: Run, scale: str = PAPER) -> Numbers:
-    """Of our split, from what was probed before: probe_plateau (at the checkpoint "during"), probe_end (at the last),
-    probe_shuffled (the control, largest over checkpoints); nothing where nothing was."""
+    """Of our split, from what was probed before; nothing where nothing was.
+
+    probe_plateau (at the checkpoint "during"), probe_end (at the last), probe_end_authors (their split),
+    probe_shuffled (largest over checkpoints), probe_selectivity (mean over checkpoints from "during" on), and at the
+    last checkpoint probe_linear_end (attention's output), probe_linear_neurons_end, and their probe_…_selectivity.
+    """
     done = _read(run, scale)
     if not done or set(done) != {*run.steps, *run.missing}:
         return {}
-    during = run.phases.during
+    during, end = run.phases.during, done[max(done)]
+    late = [
+        done[step]["ours"] - done[step]["control"] for step in done if during is not None and step >= during
+    ]
     return {
         "probe_plateau": None if during is None else done[during]["ours"],
-        "probe_end": done[max(done)]["ours"],
-        "probe_end_authors": done[max(done)]["authors"],
+        "probe_end": end["ours"],
+        "probe_end_authors": end["authors"],
         "probe_shuffled": max(values["shuffled"] for values in done.values()),
+        "probe_selectivity": sum(late) / len(late) if late else None,
+        **{f"probe_{name}_end": end[name] for name in LINEAR},
+        **{f"probe_{name}_selectivity": end[name] - end[f"{name}_control"] for name in LINEAR},
     }
 
 
@@ -124,36 +155,41 @@ def _probe_at(
         register_classes(classes)
     run = load_run(path)
     model = run.model(step)
-    hook = f"blocks.{run.config.model.n_layers - 1}.hook_attn_out"
+    block = f"blocks.{run.config.model.n_layers - 1}"
     most = max(split["sequences"] for split in splits.values())
     task = sequence_task(run.task, "the probe")
     tokens = task.sample(most, seed=_SEED)
 
-    def fit(split: Mapping[str, int], control: bool) -> pd.Series:
+    def fit(split: str, hook: str, kind: str, control: bool = True) -> pd.Series:
         table = probe(
             model,
-            tokens[: split["sequences"]],
+            tokens[: splits[split]["sequences"]],
             "output",
-            hook=hook,
+            hook=f"{block}.{hook}",
             task=task,
-            kind="mlp",
-            n_train=split["n_train"],
+            kind=kind,
+            n_train=splits[split]["n_train"],
             control=control,
             draws=1,
         )
         return table.iloc[0]
 
     with torch_threads(1), threadpool_limits(1):
-        authors, ours = fit(splits["authors"], False), fit(splits["ours"], True)
+        authors = fit("authors", "hook_attn_out", "mlp", control=False)
+        ours = fit("ours", "hook_attn_out", "mlp")
+        linear = {name: fit("ours", hook, "linear") for name, hook in LINEAR.items()}
     return {
         "authors": float(authors["test_accuracy"]),
         "ours": float(ours["test_accuracy"]),
         "shuffled": float(ours["shuffled_accuracy"]),
+        "control": float(ours["control_accuracy"]),
+        **{name: float(line["test_accuracy"]) for name, line in linear.items()},
+        **{f"{name}_control": float(line["control_accuracy"]) for name, line in linear.items()},
     }
 
 
 def _settings(scale: str) -> dict[str, Any]:
-    return {**SPLITS[scale], "seed": _SEED, "precision": "float32"}
+    return {**SPLITS[scale], "seed": _SEED, "precision": "float32", "control": "a set of operands"}
 
 
 def _read(run: Run, scale: str) -> dict[int, dict[str, float]]:

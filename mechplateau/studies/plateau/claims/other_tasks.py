@@ -219,6 +219,25 @@ def _probe() -> Iterable[Claim]:
         high=0.12,
         at={"small": (None, 0.2)},
     )
+    for number, text, low, high in (
+        (
+            "selectivity",
+            "a random label of the operands is read as well, so the probe itself adds",
+            None,
+            0.1,
+        ),
+        ("linear_end", "after it, a linear probe does not find the answer in attention's output", None, 0.3),
+        ("linear_neurons_end", "… and does in the neurons", 0.9, None),
+    ):
+        yield claim_of(
+            id=f"20/mws-probe/probe_{number}",
+            figure="20",
+            text=text,
+            recipe="mws-probe",
+            number=f"probe_{number}",
+            low=low,
+            high=high,
+        )
 
 
 def _retired() -> Iterable[tuple[str, Change]]:

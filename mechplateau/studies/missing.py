@@ -59,7 +59,7 @@ def missing_runs(study: Study, table: pd.DataFrame) -> list[Missing]:
     found = []
     for name, seeds in asked_for(study).items():
         own = [line for (other, _), line in lines.items() if other == name]
-        took = [int(line["steps"]) for line in own]
+        took = [int(line["steps"]) for line in own if "steps" in line]
         hours = hours_of(study.recipes[name], max(took, default=study.recipes[name].steps(PAPER)))
         done = sum(line.get("definition") != OLD for line in own)
         for seed in range(seeds):

@@ -95,8 +95,9 @@ class Recipe:
         return {**data, "seed": seed}
 
     def steps(self, scale: str) -> int:
-        """The largest number of updates."""
-        return RunConfig.parse(self.data(0, scale)).training.steps
+        """The number of updates: fewer than the schedule counts on, where the recipe stops the run before."""
+        training = RunConfig.parse(self.data(0, scale)).training
+        return training.steps if training.stop_at is None else training.stop_at
 
     def source(self, seed: int) -> tuple[str, int] | None:
         """Recipe and seed of the run that it starts from, if any."""

@@ -19,10 +19,15 @@ _TASKS = ("in_context_regression", "text")
 
 
 def chosen_steps(steps: Sequence[int], most: int = CHECKPOINTS) -> list[int]:
-    """The first, the last, and others evenly between them in the order of what was kept."""
+    """The first, the last, and others between them, evenly in √step: closer at first, where more happens."""
     if len(steps) <= most:
-        return list(steps)
-    return [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
+        return sorted(steps)
+    left, chosen = set(steps), []
+    for i in range(most):
+        wanted = (i / (most - 1)) ** 2 * max(steps)
+        chosen.append(min(left, key=lambda step: (abs(step - wanted), step)))
+        left.remove(chosen[-1])
+    return sorted(chosen)
 
 
 class Afterwards(CheckpointMeasure):

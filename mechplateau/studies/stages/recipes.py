@@ -32,7 +32,7 @@ RECIPES = (
             f"the paper's schedule, up to index {step:,}",
             _stopped(InContextRegression.presets["lr-true"], step),
         )
-        for step in (5050, 7192)
+        for step in (5050, 7192, 40_292)
     ),
     Recipe("lm-bigram", "text", "the source of Python's standard library", Text.presets["lm-bigram"]),
     Recipe("lm-induction", "text", "half of the rows repeat a random segment", Text.presets["lm-induction"]),

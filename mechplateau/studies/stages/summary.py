@@ -5,6 +5,9 @@
 | {column}_{step} | regression | ridge_gap, weight_norm, mse_above_zero, prediction_norm(_quiet), icl_4_8(_quiet) at |
 | | | an index of the released curves |
 | {column}_off_{step} | regression | distance of ridge_gap or weight_norm from the released model of the same seed |
+| llc_r, llc_slope | both | of λ̂ on the loss over checkpoints: correlation, and slope as a multiple of −nβ |
+| llc_over_trivial | both | smallest over checkpoints of E[L] along the chains minus the trivial loss |
+| llc_off | regression | largest distance of λ̂ from the released one of the same seed and index |
 | bigram_at, bigram_low | text | step of the smallest bigram excess, and that excess |
 | bigram_rise | text | bigram excess at the end minus bigram_low |
 | delta_then, delta_end | text | loss that leaving positions out costs, at bigram_at and at the end |
@@ -21,18 +24,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from mechplateau.config import RunConfig
+from mechplateau.development.of_runs import kept_llcs
 from mechplateau.runs import Run
 from mechplateau.studies.numbers import Numbers
 from mechplateau.studies.stages.released import released_value
 from mechplateau.tasks.in_context_regression import InContextRegression
 
-INDICES = (984, 1465, 2843, 5050, 7192, 12221)
+INDICES = (984, 1465, 2843, 5050, 7192, 12221, 40292)
 """Indices of the released curves at which numbers are read off."""
 _READ = (
     "ridge_gap",
@@ -60,8 +64,34 @@ _LEARNED = 2.0
 
 
 def numbers(run: Run, scale: str) -> Numbers:
-    """What is read off a finished run of this study."""
-    return numbers_of_table(run.metrics, run.config)
+    """What is read off a finished run of this study, and off the learning coefficients that were sampled on it."""
+    return numbers_of_table(run.metrics, run.config) | coefficient_numbers(run)
+
+
+def coefficient_numbers(run: Run) -> Numbers:
+    """Of λ̂ at the run's checkpoints with the paper's settings; all None where fewer than three were sampled."""
+    wanted = run.task.llc_settings["published"]
+    found = next((kept for kept in kept_llcs(run) if _sampled_so(kept.table, wanted)), None)
+    if found is None or found.affine.slope is None:
+        return dict.fromkeys(("llc_r", "llc_slope", "llc_over_trivial", "llc_off"))
+    table = found.table
+    released = [released_value(run.config.seed, int(step), "llc") for step in table["step"]]
+    regression = isinstance(run.task, InContextRegression)
+    off = [
+        abs(float(own) - other)
+        for own, other in zip(table["paired"], released, strict=True)
+        if regression and other is not None and not pd.isna(own)
+    ]
+    return {
+        "llc_r": found.affine.r,
+        "llc_slope": found.affine.slope / -found.n_beta,
+        "llc_over_trivial": float((table["mean_loss"] - table["trivial_loss"]).min()),
+        "llc_off": max(off, default=None),
+    }
+
+
+def _sampled_so(table: pd.DataFrame, settings: Mapping[str, float]) -> bool:
+    return all(bool((table[name] == settings[name]).all()) for name in settings if name in table)
 
 
 def numbers_of_table(table: pd.DataFrame, config: RunConfig) -> Numbers:
@@ -183,6 +213,7 @@ __all__ = [
     "INDICES",
     "at",
     "best_heads",
+    "coefficient_numbers",
     "columns_read",
     "first_above",
     "language_numbers",

@@ -114,7 +114,7 @@ def read_yaml(text: str, source: str) -> dict[str, Any]:
         ConfigError: the text is not YAML, is not a mapping, or repeats a key.
     """
     try:
-        data = yaml.load(text, Loader=_UniqueKeys)
+        data = _loaded(text)
         _check_plain(data, depth=0)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         problem = " ".join(str(error).split())
@@ -137,7 +137,7 @@ def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
         if not separator or not all(keys):
             raise ConfigError(f"--set {assignment}: expected field=value, such as training.steps=100")
         try:
-            value = yaml.load(text, Loader=_UniqueKeys)
+            value = _loaded(text)
             _check_plain(value, depth=0)
         except (yaml.YAMLError, RecursionError, ValueError):
             raise ConfigError(f"--set {assignment}: {text!r} is not a YAML value") from None
@@ -166,8 +166,8 @@ def laid_over(data: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
     return result
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """SafeLoader that refuses a key written twice, of which YAML would silently keep the last."""
+class _UniqueKeys(yaml.constructor.SafeConstructor):
+    """For loaders: a key written twice is refused, of which YAML would silently keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -185,6 +185,21 @@ class _UniqueKeys(yaml.SafeLoader):
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+class _Loader(_UniqueKeys, yaml.SafeLoader):
+    """YAML in Python, whose errors show the place."""
+
+
+class _FastLoader(_UniqueKeys, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML in C where PyYAML was built with it: ten times faster, and the same data."""
+
+
+def _loaded(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_FastLoader)
+    except (yaml.YAMLError, RecursionError, ValueError):
+        return yaml.load(text, Loader=_Loader)  # for its error
 
 
 def _check_plain(data: Any, depth: int) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from mechplateau.development.of_runs import LlcTable, kept_llcs
 from mechplateau.runs import Run
 from mechplateau.views import SectionView
-from mechplateau.views.figure import PaperFigure
-from mechplateau.views.learning_coefficients import plot_llc
+
+if TYPE_CHECKING:
+    from mechplateau.views.figure import PaperFigure
 
 _COLUMNS = {
     "step": "step",
@@ -51,6 +52,8 @@ def llc_section(run: Run) -> SectionView | None:
 
 def llc_figure(run: Run, found: LlcTable) -> PaperFigure:
     """λ̂, the losses and the chains of the first, a middle and the last checkpoint."""
+    from mechplateau.views.learning_coefficients import plot_llc  # matplotlib: half a second
+
     plateau = run.signs.plateau
     steps = [step for step in found.table["step"] if "losses" in found.traces.get(step, {})]
     chosen = dict.fromkeys(steps[i] for i in (0, len(steps) // 2, -1)) if steps else {}

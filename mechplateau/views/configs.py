@@ -7,6 +7,9 @@ from typing import Any
 
 import yaml
 
+from mechplateau.errors import ConfigError
+from mechplateau.schema import read_yaml
+
 _ABSENT = "–"
 
 
@@ -27,10 +30,8 @@ def differing_settings(configs: Sequence[str]) -> list[tuple[str, list[str]]]:
 
 def _flatten(text: str) -> dict[str, str]:
     try:
-        loaded = yaml.safe_load(text)
-    except yaml.YAMLError:
-        loaded = None
-    if not isinstance(loaded, Mapping):
+        loaded = read_yaml(text, "config")
+    except ConfigError:
         return {"config": text}
     found: dict[str, str] = {}
 

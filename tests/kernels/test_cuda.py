@@ -14,4 +14,4 @@ pytestmark = [
     ["attention_cases.py", "exact_cases.py", "cosine_cases.py", "operation_cases.py", "tiled_cases.py"],
 )
 def test_cases(file, run_cases):
-    run_cases(file, "slow or not slow")
+    run_cases([file], "slow or not slow")

@@ -4,23 +4,26 @@ import pytest
 
 pytest.importorskip("triton", reason="the interpreter comes with triton")
 
-FILES = [
-    "attention_cases.py",
-    "exact_cases.py",
-    "cosine_cases.py",
-    "operation_cases.py",
-    "tiled_cases.py",
-    "gpu_check_cases.py",
-]
+# A process each, which imports torch and triton first.
+FILES = {
+    "attention": ["attention_cases.py", "exact_cases.py"],
+    "cosine_and_tiled": ["cosine_cases.py", "tiled_cases.py"],
+    "operations": ["operation_cases.py", "gpu_check_cases.py"],
+}
 INTERPRETER = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_cases(file, run_cases):
-    run_cases(file, "not slow", **INTERPRETER)
+@pytest.mark.parametrize("files", FILES)
+def test_cases(files, run_cases):
+    run_cases(FILES[files], "not slow", **INTERPRETER)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["attention_cases.py", "tiled_cases.py"])
-def test_larger_cases(file, run_cases):
-    run_cases(file, "slow", **INTERPRETER)
+@pytest.mark.parametrize("files", ["attention", "cosine_and_tiled"])
+def test_larger_cases(files, run_cases):
+    run_cases(FILES[files], "slow", **INTERPRETER)
+
+
+def test_every_file_of_cases_is_run(cases):
+    named = [file for files in FILES.values() for file in files]
+    assert sorted(named) == sorted(path.name for path in cases.glob("*_cases.py"))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from mechplateau.devices import device_named
 from mechplateau.errors import CheckpointError, ConfigError
+from mechplateau.models.versions import check_hooked_transformer
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -101,6 +102,7 @@ def _find(source: str | Path | Source, step: int | str | None, stage: int | None
 
 
 def _build(folder: Path, reference: PreTrainedModel, device: str) -> HookedTransformer:
+    check_hooked_transformer("a checkpoint of a series as one model to hook")
     import torch
     from transformer_lens import HookedTransformerConfig
     from transformer_lens.pretrained.weight_conversions import convert_neox_weights, convert_olmo2_weights

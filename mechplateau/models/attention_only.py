@@ -17,6 +17,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
+import mechplateau.models.lens  # isort: skip  # noqa: F401 (before TransformerLens: says what to install)
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -24,7 +26,6 @@ from torch import Tensor, nn
 from transformer_lens import HookedTransformerConfig
 from transformer_lens.components import TransformerBlock
 
-import mechplateau.models.lens  # noqa: F401 (before TransformerLens: says what to install)
 from mechplateau.devices import device_named
 from mechplateau.models.attention import SoftmaxAttention
 from mechplateau.models.attention_only_config import AttentionOnlyConfig

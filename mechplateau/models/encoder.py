@@ -19,13 +19,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import mechplateau.models.lens  # isort: skip  # noqa: F401 (before TransformerLens: says what to install)
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformer_lens import ActivationCache, HookedRootModule, HookedTransformerConfig
 from transformer_lens.hook_points import HookPoint
 
-import mechplateau.models.lens  # noqa: F401 (before TransformerLens: says what to install)
 from mechplateau.errors import UserError
 from mechplateau.models.encoder_config import EncoderConfig
 from mechplateau.models.encoder_parts import EPS, MASK, Embedding, EncoderBlock, Readout

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import mechplateau.models.lens  # isort: skip  # noqa: F401 (before TransformerLens: says what to install)
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
-import mechplateau.models.lens  # noqa: F401 (before TransformerLens: says what to install)
 from mechplateau.models.encoder_config import EncoderConfig
 from mechplateau.models.watching import observed
 

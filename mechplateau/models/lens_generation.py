@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import mechplateau.models.lens  # isort: skip  # noqa: F401 (before TransformerLens: says what to install)
+
 import torch
 from torch import Tensor
 from transformer_lens import HookedTransformer

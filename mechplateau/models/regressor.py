@@ -21,13 +21,14 @@ import math
 import warnings
 from typing import Any, Self
 
+import mechplateau.models.lens  # isort: skip  # noqa: F401 (before TransformerLens: says what to install)
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens import HookedTransformerConfig
 
-import mechplateau.models.lens  # noqa: F401 (before TransformerLens: says what to install)
 from mechplateau.devices import device_named
 from mechplateau.errors import UserError
 from mechplateau.models.attention import SoftmaxAttention

@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+import mechplateau.models.lens  # isort: skip  # noqa: F401 (before TransformerLens: says what to install)
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int

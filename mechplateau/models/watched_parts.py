@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mechplateau.models.lens  # isort: skip  # noqa: F401 (before TransformerLens: says what to install)
+
 from torch import nn
 from transformer_lens.components import (
     MLP,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 from importlib import metadata
 from pathlib import Path
 
@@ -9,10 +11,13 @@ import pytest
 import torch
 
 import mechplateau
+from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 from mechplateau.models import versions
+from mechplateau.models.kinds import kind_of
 
 RUN = Path(__file__).parents[1] / "data" / "copy-62e708e1119f"
+PACKAGE = Path(mechplateau.__file__).parent
 HAS_HOOKED = int(metadata.version("transformer-lens").split(".")[0]) < 4
 
 
@@ -92,3 +97,29 @@ def test_no_transformer_lens_is_one_clear_message(monkeypatch):
     monkeypatch.setattr(versions.metadata, "version", missing)
     with pytest.raises(UserError, match="which is not installed; run: pip install"):
         versions.check_transformer_lens()
+
+
+NAMES_OF_3 = [
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if re.search(
+        r"^from transformer_lens(\.(components|utilities|weight_processing)[\w.]*)? import",
+        path.read_text(),
+        re.M,
+    )
+]
+
+
+@pytest.mark.skipif(HAS_HOOKED, reason="TransformerLens 4 only")
+@pytest.mark.parametrize("module", NAMES_OF_3)
+def test_every_module_that_needs_it_says_what_to_install(module):
+    with pytest.raises(UserError, match=r"needs HookedTransformer, .*pip install 'transformer-lens>=3.9,<4'"):
+        importlib.import_module(module)
+
+
+@pytest.mark.skipif(HAS_HOOKED, reason="TransformerLens 4 only")
+@pytest.mark.parametrize("task", ["matrix_completion", "in_context_regression", "text"])
+def test_so_does_every_kind_of_model(task):
+    config = RunConfig.for_task(task)
+    with pytest.raises(UserError, match=r"needs HookedTransformer, .*pip install 'transformer-lens>=3.9,<4'"):
+        kind_of(config.model).build(config.model, config.task)

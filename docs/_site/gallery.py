@@ -1,7 +1,9 @@
 """Make the pictures of the site, and the page that shows all figures with their verdicts.
 
-make gallery                                        trains what is missing: about half an hour on two cores
+make gallery                                        trains what is missing: under an hour of one core from nothing
 python docs/_site/gallery.py --figures figures      only collects the figures that are there
+
+What was trained is kept, so that an interrupted call goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -9,57 +11,116 @@ from __future__ import annotations
 import argparse
 import html
 import json
-import subprocess
-import sys
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from mechplateau.studies import study_named
+from mechplateau.studies import Figure, Study, make_figure, study_named
+from mechplateau.studies.claims import check_all
+from mechplateau.studies.making import compared_to, cost
+from mechplateau.studies.results import on_record, summaries_of
+from mechplateau.studies.training import ensure
 
 DOCS = Path(__file__).parents[1]
+PAGE = DOCS / "gallery.md"
 PICTURES = DOCS / "pictures"
 WIDTH = 900
 """Pixels of a picture at most."""
 
-WANTED = {
-    "plateau": ("small", None),
-    "matrix": ("tiny", ("1", "2", "T1", "4", "101", "102", "103")),
-    "stages": ("paper", ("4", "C.2", "C.3", "C.4", "induction", "plateau-signs")),
-}
-"""Study → scale, and which figures; None: all. The others need hours or a GPU."""
+
+@dataclass(frozen=True)
+class Shelf:
+    """The figures of a study that are made.
+
+    Attributes:
+        study: its name.
+        scale: the scale they are made at.
+        ids: which; None: all.
+        others: why the others are not made.
+    """
+
+    study: str
+    scale: str
+    ids: tuple[str, ...] | None = None
+    others: str = ""
+
+    def figures(self, study: Study) -> list[Figure]:
+        """Those that are made, in the study's order."""
+        return [one for id, one in study.figures.items() if self.ids is None or id in self.ids]
 
 
-def make(figures: Path, runs: Path, jobs: int) -> None:
+SHELVES = (
+    Shelf("plateau", "small"),
+    Shelf("solved", "small"),
+    Shelf(
+        "matrix",
+        "tiny",
+        ("1", "2", "T1", "3", "4", "6", "7", "19", "22", "23", "101", "102", "103"),
+        "They train other models, or several: hours of one core at this scale. The paper's size needs a GPU.",
+    ),
+    Shelf(
+        "stages",
+        "paper",
+        ("4", "C.2", "C.3", "C.4", "induction", "plateau-signs"),
+        "They need a long training, or chains at many checkpoints: an hour and more of one core.",
+    ),
+)
+
+
+def make(shelf: Shelf, figures: Path, runs: Path, jobs: int) -> None:
     """Train what is missing, and draw."""
-    for study, (scale, ids) in WANTED.items():
-        options = ["--scale", scale, "--runs-dir", str(runs), "--out", str(figures), "--jobs", str(jobs)]
-        commands = [["reproduce", study]] if ids is None else [["figure", f"{study}/{id}"] for id in ids]
-        for command in commands:
-            subprocess.run([sys.executable, "-m", "mechplateau", *command, *options], check=True)
+    study = study_named(shelf.study)
+    wanted = shelf.figures(study)
+    recipes = dict.fromkeys(name for one in wanted for name in (*one.recipes, *compared_to(study, one)))
+    options: dict[str, Any] = {"runs_dir": runs, "jobs": jobs, "threads": 1, "device": "cpu"}
+    # All at once, so that jobs are never idle between figures.
+    ensure(study.recipes, tuple(recipes), [0], shelf.scale, executor=None, progress="stderr", **options)
+    for one in wanted:
+        make_figure(study, one, scale=shelf.scale, out=figures, progress="stderr", **options)
+        print(f"{study.name}/{one.id}", flush=True)
 
 
-def collect(figures: Path) -> str:
+def collect(figures: Path, shelves: Sequence[Shelf] = SHELVES, pictures: Path = PICTURES) -> str:
     """Shrink the figures into `docs/pictures`, and return the page that shows them."""
     lines = [
         "# Figures",
         "",
-        "Every figure that a laptop makes in minutes, with the verdicts of its claims. `make gallery` trains the runs,",
-        "draws the figures and writes this page. `mechplateau figure STUDY/ID --scale NAME` makes one of them. A claim",
-        "that fails here is told as such.",
+        "Every figure that one core makes in minutes, with the verdicts of its claims on these runs. A claim that",
+        "fails here is told as such: it was written for the paper's size, and [the claims](claims.md) judge it there.",
+        "",
+        "`make gallery` trains the runs, draws the figures and writes this page. One of them:",
+        "`mechplateau figure STUDY/ID --scale NAME`.",
     ]
-    for study, (scale, ids) in WANTED.items():
-        named = study_named(study)
-        lines += ["", f"## {named.title}", "", f"Scale: `{scale}`.", "", '<div class="gallery" markdown="0">']
-        for id in named.figures if ids is None else ids:
-            verdict = json.loads((figures / f"{study}-{id}.json").read_text(encoding="utf-8"))
-            picture = PICTURES / f"{study}-{id}.webp"
-            shrink(figures / f"{study}-{id}.png", picture)
+    for shelf in shelves:
+        study = study_named(shelf.study)
+        lines += ["", f"## {study.title}", "", f"Scale: `{shelf.scale}`.", ""]
+        lines += ['<div class="gallery" markdown="0">']
+        made = shelf.figures(study)
+        for one in made:
+            verdict = json.loads((figures / f"{study.name}-{one.id}.json").read_text(encoding="utf-8"))
+            picture = pictures / f"{study.name}-{one.id}.webp"
+            shrink(figures / f"{study.name}-{one.id}.png", picture)
             lines.append(card(verdict, picture))
         lines.append("</div>")
+        left = [one for one in study.figures.values() if one not in made]
+        if left:
+            lines += ["", f"Not made here. {shelf.others}", "", *not_made(study, left)]
     return "\n".join(lines) + "\n"
+
+
+def not_made(study: Study, figures: Sequence[Figure]) -> list[str]:
+    """A table of these figures: what they cost at the paper's size, and what became of their claims on record."""
+    outcomes = check_all(study.claims, summaries_of(on_record(study), "paper"), "paper")
+    lines = ["| figure | what | steps at the paper's size | claims on record |", "|---|---|---|---|"]
+    for one in figures:
+        counts = Counter(outcome.verdict for outcome in outcomes if outcome.claim.figure == one.id)
+        told = ", ".join(f"{count} {name}" for name, count in counts.items()) or "no claims"
+        lines.append(f"| {study.name}/{one.id} | {one.title} | {cost(study, one, 'paper', [0]):,} | {told} |")
+    return lines
 
 
 def card(verdict: dict[str, Any], picture: Path) -> str:
@@ -99,9 +160,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
     if asked.train:
-        make(asked.figures, asked.runs, asked.jobs)
+        for shelf in SHELVES:
+            make(shelf, asked.figures, asked.runs, asked.jobs)
     PICTURES.mkdir(exist_ok=True)
-    (DOCS / "gallery.md").write_text(collect(asked.figures), encoding="utf-8")
+    PAGE.write_text(collect(asked.figures), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 | … over the checkpoints of a run | `llc_over_run` | that, times the checkpoints |
 | … from losses along chains that were sampled already | `estimate`, `estimate_from` | none |
 | … the chains themselves, to look at or go on with | `sample`, `resume` | one set of chains |
-| which settings give an estimate that means something? | `calibrate` | `llc`, times the settings |
+| which settings give an estimate that means something? | `calibrate`, `calibrate_run` | `llc`, times the settings |
 | is λ̂ over checkpoints more than the loss? | `affine_check` | none |
 | where does a curve turn or pause, beside the loss? | `stages` | a fit |
 | how curved is the loss here? | `hessian` | some tens of backward passes |
@@ -26,7 +26,7 @@ from mechplateau._lazy import lazy_names
 if TYPE_CHECKING:
     from mechplateau.development.affine import AffineCheck, affine_check
     from mechplateau.development.boundaries import Boundary, Stages, StagesBesideLoss, stages
-    from mechplateau.development.calibration import calibrate
+    from mechplateau.development.calibration import calibrate, calibrate_run, kept_scans
     from mechplateau.development.curvature import Curvature, hessian
     from mechplateau.development.data import Fresh, Rows
     from mechplateau.development.estimator import Estimate, estimate, estimate_from
@@ -53,6 +53,8 @@ _HOMES = {
     "Trajectory": "path",
     "affine_check": "affine",
     "calibrate": "calibration",
+    "calibrate_run": "calibration",
+    "kept_scans": "calibration",
     "default_n_beta": "learning_coefficient",
     "estimate": "estimator",
     "estimate_from": "estimator",
@@ -83,10 +85,12 @@ __all__ = [
     "Trajectory",
     "affine_check",
     "calibrate",
+    "calibrate_run",
     "default_n_beta",
     "estimate",
     "estimate_from",
     "hessian",
+    "kept_scans",
     "llc",
     "llc_over_run",
     "resume",

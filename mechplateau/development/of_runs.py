@@ -90,7 +90,7 @@ def llc_over_run(
     listed = None if parts is None else [part if isinstance(part, str) else list(part) for part in parts]
     chosen = list(dict.fromkeys(chosen))
     if step_size is None:
-        stiffest = max(_curvature(run, step, size, seed, parts, listed, device) for step in chosen)
+        stiffest = max(curvature_of(run, step, size, seed, parts, listed, device) for step in chosen)
         step_size = STEP_LIMIT / 2 / (beta * max(stiffest, 0.0) + localization)
     settings: dict[str, Any] = {
         "step_size": step_size,
@@ -109,7 +109,8 @@ def llc_over_run(
     for step in chosen:
         found = notes.read(step)
         if found is None:
-            numbers, arrays = _measured(run, step, settings, parts, device, progress)
+            h_max = curvature_of(run, step, size, seed, parts, listed, device)
+            numbers, arrays = _measured(run, step, settings, parts, h_max, device, progress)
             notes.write(step, numbers, arrays)
             found = numbers, {name: _tensor(array) for name, array in arrays.items()}
         numbers, tensors = found
@@ -182,10 +183,10 @@ class LlcTable:
         return self.n_beta * (means - float(line["loss"].iloc[0]))
 
 
-def _curvature(
+def curvature_of(
     run: Run, step: int, batch_size: int, seed: int, parts: Parts | None, listed: Any, device: str
 ) -> float:
-    """h_max of a checkpoint, kept beside the run."""
+    """h_max of a checkpoint, kept beside the run: chains at other settings, and a scan of them, ask for it again."""
     notes = run.notes("curvature", {"batch_size": batch_size, "seed": seed, "parts": listed})
     found = notes.read(step)
     if found is None:
@@ -202,10 +203,11 @@ def _measured(
     step: int,
     settings: dict[str, Any],
     parts: Parts | None,
+    h_max: float,
     device: str,
     progress: Progress | str | None,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Numbers and traces of one checkpoint."""
+    """Numbers and traces of one checkpoint, whose largest curvature is known."""
     make_bar = bars(progress)
 
     def named(**given: Any) -> Bar:
@@ -215,7 +217,8 @@ def _measured(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StepSizeWarning)  # it is in the table, as stability and verdict
-            estimate = llc(run.model(step, device=device), run.task, parts=parts, progress=named, **sampling)
+            model = run.model(step, device=device)
+            estimate = llc(model, run.task, parts=parts, h_max=h_max, progress=named, **sampling)
     except AllChainsLost as error:
         lost = {name: settings[name] for name in ("n_beta", "step_size", "localization", "chains", "seed")}
         lost |= {name: settings[name] for name in ("draws", "burn_in")}
@@ -260,4 +263,4 @@ def _frame(lines: list[dict[str, Any]]) -> pd.DataFrame:
     return table.astype(kinds)
 
 
-__all__ = ["LlcTable", "kept_llcs", "llc_over_run"]
+__all__ = ["LlcTable", "curvature_of", "kept_llcs", "llc_over_run"]

@@ -10,6 +10,7 @@ Claims are written down before the runs that judge them. What is changed afterwa
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -104,6 +105,12 @@ class Claim:
     def range(self, scale: str) -> Range:
         """Lower and upper bound at this scale."""
         return self.at.get(scale, (self.low, self.high))
+
+    @property
+    def paper_value(self) -> float | None:
+        """The number that the paper says, where it says one: `step 192` and `about 0.6`, not `like the baseline`."""
+        said = re.fullmatch(r"(?:about |right from )?(?:step )?(\d+(?:\.\d+)?)", self.paper)
+        return None if said is None else float(said[1])
 
     @property
     def measured(self) -> str:

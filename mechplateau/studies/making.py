@@ -91,7 +91,7 @@ def make_figure(
     material = Material(scale, tables, measured, own)
     stem = out / f"{study.name}-{figure.id}"
     png, pdf, parquet, verdict = (Path(f"{stem}.{kind}") for kind in ("png", "pdf", "parquet", "json"))
-    sheet = draw(figure, study.recipes, material)
+    sheet = draw(figure, study.recipes, material, study.claims)
     sheet.save(png)
     sheet.save(pdf)
     data = figure.data(material) if figure.data is not None else _data(study, material)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from mechplateau.views.curves import draw_line
+from mechplateau.views.curves import draw_line, key_of_shades, whole_steps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,6 +51,8 @@ class Panel:
         data: a column of the data's own values, which a single recipe is drawn beside.
         ordered: columns are many and in an order, which shades show.
         of_checkpoints: the columns are those of the figure's `checkpoints`, not of the metrics.
+        told: the numbers of claims that this panel can show the paper's value of, and whether they are a step or a
+            value of it.
     """
 
     title: str
@@ -62,6 +64,7 @@ class Panel:
     data: str | None = None
     ordered: bool = False
     of_checkpoints: bool = False
+    told: Mapping[str, Literal["step", "value"]] = field(default_factory=dict)
 
     def draw(self, ax: Axes, runs: Runs) -> dict[str, Line2D]:
         """Draw the runs.
@@ -72,6 +75,7 @@ class Panel:
         ax.set_title(self.title)
         ax.set_xlabel("step")
         ax.set_ylabel(self.axis)
+        whole_steps(ax)
         if self.share:
             ax.set_ylim(-0.03, 1.03)
         handles: dict[str, Line2D] = {}
@@ -88,6 +92,8 @@ class Panel:
                     line = draw_seeds(ax, table, column, color=color, dash=dash, label=name)
                     handles.setdefault(name, line)
         ax.margins(x=0)
+        if not self.share:
+            _hold_range(ax)
         return handles
 
     def _draw_columns(self, ax: Axes, tables: Sequence[pd.DataFrame]) -> dict[str, Line2D]:
@@ -100,23 +106,23 @@ class Panel:
             label = self.label(column) if len(columns) > 1 else "model"
             handles[label] = draw_seeds(ax, tables, column, color=color, dash=dash, label=label)
         if self.data is not None:
-            draw_seeds(ax, tables, self.data, color=_DATA_COLOR, dash=":", label="data")
-            ax.legend(loc="best", handlelength=2)
-        elif len(columns) > 1:
-            ax.legend(loc="best", handlelength=2, fontsize=5 if len(columns) > 5 else 6)
+            handles["data"] = draw_seeds(ax, tables, self.data, color=_DATA_COLOR, dash=":", label="data")
+        elif len(columns) > 1:  # beside the panel, where it hides no curve
+            ax.legend(
+                loc="upper left", bbox_to_anchor=(1, 1.03), borderaxespad=0.2, handlelength=2, fontsize=8
+            )
         return handles
 
     def _draw_shades(self, ax: Axes, tables: Sequence[pd.DataFrame]) -> None:
-        """Medians alone; the first and the last are named."""
+        """Medians alone; a strip beside them names the first and the last."""
         from matplotlib import colormaps
 
         shades, columns = colormaps["viridis"], self.columns(tables[0])
         for index, column in enumerate(columns):
             steps, middle, _, _ = over_seeds(tables, column)
-            label = self.label(column) if index in (0, len(columns) - 1) else None
             shade = shades(0.95 * index / max(1, len(columns) - 1))
-            draw_line(ax, steps, middle, color=shade, linewidth=0.6, label=label)
-        ax.legend(loc="best", handlelength=1.5)
+            draw_line(ax, steps, middle, color=shade, linewidth=0.6)
+        key_of_shades(ax, [self.label(columns[0]), self.label(columns[-1])])
 
     def _lines(self, tables: Sequence[pd.DataFrame]) -> list[tuple[list[pd.DataFrame], str]]:
         """Of one recipe among several: the tables and the column of each line."""
@@ -124,6 +130,27 @@ class Panel:
             return [(list(tables), column) for column in self.columns(tables[0])]
         # Under one name, since it need not be the same column in all runs.
         return [([table.assign(shown=table.get(self.one(table), np.nan)) for table in tables], "shown")]
+
+
+def _hold_range(ax: Axes) -> None:
+    """One line that blows up must not flatten the others: it leaves the panel, which says how far it goes."""
+    lines = [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
+    lines = [values[np.isfinite(values)] for values in lines]
+    lines = [values for values in lines if len(values)]
+    if not lines:
+        return
+    tops = sorted(float(values.max()) for values in lines)
+    usual, largest = tops[(len(tops) - 1) // 2], tops[-1]
+    if usual > 0 and largest > _FAR * usual:
+        low = min(float(values.min()) for values in lines)
+        ax.set_ylim(low - 0.05 * (usual - low), usual + 0.3 * abs(usual))
+        ax.annotate(
+            f"up to {largest:.3g}", (1, 1), xycoords="axes fraction", ha="right", va="bottom", fontsize=7
+        )
+
+
+_FAR = 5
+"""A value this many times the usual is off the scale."""
 
 
 def draw_seeds(

@@ -15,7 +15,7 @@ import numpy as np
 from mechplateau.views._payload import encode_floats
 from mechplateau.views.data import ViewError
 from mechplateau.views.embed import View
-from mechplateau.views.maps import symmetric_limit
+from mechplateau.views.maps import beyond, symmetric_limit
 from mechplateau.views.outline import outline
 from mechplateau.views.text import visible_token
 
@@ -181,7 +181,8 @@ def _picture(
         "kind": kind,
         "title": visible_token(title) if title else "",
         "tokens": [visible_token(token) for token in tokens],
-        "limit": symmetric_limit(list(maps.values())) if limit is None else float(limit),
+        "limit": (limit := symmetric_limit(list(maps.values())) if limit is None else float(limit)),
+        "beyond": beyond(list(maps.values()), limit),
         "causal": causal,
         "maps": [
             {"name": visible_token(name) if name else "", "data": encode_floats(values)}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mechplateau.views.columns import Panel, lone_points, panels, series
 from mechplateau.views.data import ViewError
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from mechplateau.views.figure import PaperFigure
 
 _DASHES = ("-", "--", "-.", ":")
+_DROP_COLOR = "#555555"
 
 
 def plot_curves(view: RunView, *, measures: Sequence[str] | None = None, columns: int = 3) -> PaperFigure:
@@ -55,8 +57,9 @@ def plot_curves(view: RunView, *, measures: Sequence[str] | None = None, columns
     columns = min(columns, len(chosen))
     rows = -(-len(chosen) // columns)
     with matplotlib.rc_context(style()):
-        crowded = any(len(available[key].lines) > len(_DASHES) for key in chosen)
-        figure = PaperFigure((3.1 if crowded else 2.35) * columns, 1.75 * rows)
+        listed = max(len(available[key].lines) for key in chosen)
+        beside = 1.15 * _legend_columns(listed) if listed > 1 else 0.0
+        figure = PaperFigure((2.35 + beside) * columns, 1.75 * rows)
         axes = figure.subplots(rows, columns, squeeze=False)
         for index, ax in enumerate(axes.flat):
             if index < len(chosen):
@@ -79,17 +82,44 @@ def draw_line(ax: Axes, steps: np.ndarray, values: np.ndarray, *, linewidth: flo
     return line
 
 
+def mark_plateau(ax: Axes, onset: float | None, drop: float | None) -> None:
+    """Shade the plateau from onset to drop, and draw a dashed line at the drop; what is None is left out."""
+    from mechplateau.views.figure import PLATEAU_COLOR
+
+    if onset is not None and drop is not None:
+        ax.axvspan(onset, drop, color=PLATEAU_COLOR, linewidth=0, zorder=0)
+    if drop is not None:
+        ax.axvline(drop, color=_DROP_COLOR, linewidth=0.7, linestyle=(0, (4, 2)), zorder=1)
+
+
+def whole_steps(ax: Axes) -> None:
+    """Steps are whole numbers, and so are their ticks."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 2.5, 5, 10]))
+
+
+def key_of_shades(ax: Axes, ends: Sequence[str]) -> None:
+    """A strip beside the panel that names its darkest and its lightest line."""
+    strip = ax.inset_axes((1.03, 0, 0.04, 1))
+    strip.imshow(
+        np.linspace(0, 0.95, 64)[:, None], aspect="auto", cmap="viridis", vmin=0, vmax=1, origin="lower"
+    )
+    strip.set_xticks([])
+    strip.set_yticks([0, 63], list(ends), fontsize=7)
+    strip.yaxis.tick_right()
+    strip.tick_params(length=0)
+    strip.set_frame_on(False)
+
+
 def _draw_panel(ax: Axes, metrics: pd.DataFrame, panel: Panel, plateau: PlateauView | None) -> None:
     from matplotlib import colormaps
 
-    from mechplateau.views.figure import COLORS, DATA_COLOR, PLATEAU_COLOR
+    from mechplateau.views.figure import COLORS, DATA_COLOR
 
     steps = series(metrics, "step")
     if plateau is not None and plateau.found:
-        if plateau.onset is not None and plateau.drop is not None:
-            ax.axvspan(plateau.onset, plateau.drop, color=PLATEAU_COLOR, linewidth=0, zorder=0)
-        if plateau.drop is not None:
-            ax.axvline(plateau.drop, color="#555555", linewidth=0.7, linestyle=(0, (4, 2)), zorder=1)
+        mark_plateau(ax, plateau.onset, plateau.drop)
     shades = colormaps["viridis"]
     for index, column in enumerate(panel.outputs):
         shade = shades(0.95 * index / max(1, len(panel.outputs) - 1))
@@ -112,26 +142,24 @@ def _draw_panel(ax: Axes, metrics: pd.DataFrame, panel: Panel, plateau: PlateauV
     ax.set_title(panel.title)
     ax.set_xlabel("step")
     ax.set_ylabel(panel.axis)
+    whole_steps(ax)
     ax.margins(x=0)
     if panel.unit:
         ax.set_ylim(-0.03, 1.03)
     if panel.outputs:
-        _label_shades(ax, len(panel.outputs))
-    if len(panel.lines) > len(_DASHES):  # would hide the curves: beside the panel, small
+        key_of_shades(ax, ["output 0", str(len(panel.outputs) - 1)])
+    if len(panel.lines) > 1:  # beside the panel, where it hides no curve
         ax.legend(
-            loc="upper left", bbox_to_anchor=(1, 1.03), borderaxespad=0.2, fontsize=5, labelspacing=0.15
+            loc="upper left",
+            bbox_to_anchor=(1, 1.03),
+            borderaxespad=0.2,
+            fontsize=8,
+            handlelength=2,
+            labelspacing=0.2,
+            ncols=_legend_columns(len(panel.lines)),
         )
-    elif len(panel.lines) > 1:
-        ax.legend(loc="best", handlelength=2.2)
 
 
-def _label_shades(ax: Axes, n_outputs: int) -> None:
-    """A small strip that says which shade is which output."""
-    import numpy as np
-
-    strip = ax.inset_axes((0.62, 0.14, 0.33, 0.05))
-    strip.imshow(np.linspace(0, 0.95, n_outputs)[None], aspect="auto", cmap="viridis", vmin=0, vmax=1)
-    strip.set_xticks([0, n_outputs - 1], ["0", str(n_outputs - 1)], fontsize=6)
-    strip.set_yticks([])
-    strip.tick_params(length=0, pad=1)
-    strip.set_title("output", fontsize=6, fontweight="normal", loc="center", pad=2)
+def _legend_columns(n_lines: int) -> int:
+    """As many as fit beside a panel, one below the other."""
+    return -(-n_lines // 8)

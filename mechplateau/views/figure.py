@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from pathlib import Path
 
 import matplotlib
@@ -66,6 +67,11 @@ class PaperFigure(Figure):
         """Width and height in inches."""
         super().__init__(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(self)
+
+    def entitle(self, text: str) -> None:
+        """A heading over the whole sheet, in as many lines as its width needs."""
+        room = int(self.get_figwidth() * 72 / (9 * 0.58))
+        self.suptitle("\n".join(textwrap.wrap(text, max(12, room))), fontsize=9, x=0.01, ha="left")
 
     def save(self, path: str | Path) -> Path:
         """Write a file of the kind its name ends in: `.pdf` and `.svg` (vector), `.png` (300 dpi).

@@ -30,10 +30,37 @@ UNDEFINED = "#f2c500"
 _MARKED_FROM = 0.15
 
 
+_OUTLYING = 2
+"""A largest value so many times the usual would leave the rest of a map pale."""
+
+_FEW = 50
+"""With fewer cells than this, none is an outlier."""
+
+_USUAL = 0.99
+"""This share of the cells that are not 0 is usual."""
+
+
 def symmetric_limit(arrays: Sequence[np.ndarray]) -> float:
-    """The largest finite magnitude, so that a scale from −limit to +limit holds every value; 1 where all is 0."""
-    largest = max((float(np.abs(a[np.isfinite(a)]).max(initial=0.0)) for a in arrays), default=0.0)
-    return largest or 1.0
+    """A scale from −limit to +limit for these maps: the largest finite magnitude, unless few cells are far above all
+    others. Then it is the 99 % quantile of the cells that are not 0, and what lies beyond has the color of the end.
+    1 where all is 0."""
+    found = [np.abs(a[np.isfinite(a)]).ravel() for a in arrays]
+    sizes = np.concatenate([np.asarray(a[a > 0], dtype=np.float64) for a in found]) if found else np.zeros(0)
+    if not sizes.size:
+        return 1.0
+    largest = float(sizes.max())
+    if sizes.size < _FEW:
+        return largest
+    usual = float(np.quantile(sizes, _USUAL, method="lower"))
+    return usual if largest > _OUTLYING * usual else largest
+
+
+def beyond(arrays: Sequence[np.ndarray], limit: float) -> str:
+    """The true extremes, for a legend, where a scale to ±limit does not hold them; else nothing."""
+    values = np.concatenate([np.asarray(a[np.isfinite(a)], dtype=np.float64).ravel() for a in arrays])
+    if not values.size or np.abs(values).max() <= limit:
+        return ""
+    return f"from {values.min():.2g} to {values.max():.2g}".replace("-", "−")
 
 
 def draw_map(
@@ -177,8 +204,11 @@ def _phase_grid(
                 ax.set_xlabel(x_name)
                 if column == 0:
                     ax.set_ylabel(y_name)
-            bar = figure.colorbar(mesh, ax=list(axes[row]), shrink=0.85, pad=0.015, aspect=24)
-            bar.set_label(label + (" (Ω outlined)" if outlines else ""))
+            extend = "both" if beyond(maps, limit) else "neither"
+            bar = figure.colorbar(mesh, ax=list(axes[row]), shrink=0.85, pad=0.015, aspect=24, extend=extend)
+            told = beyond(maps, limit)
+            notes = [*(["Ω outlined"] if outlines else []), *([told] if told else [])]
+            bar.set_label(label + (f" ({', '.join(notes)})" if notes else ""))
             if not any(np.isfinite(values).any() for values in maps):
                 bar.set_ticks([])  # nothing that the numbers would be the scale of
             bar.outline.set_linewidth(0.5)

@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import Normal, Stroke
 
 from mechplateau.views.figure import PaperFigure, style
-from mechplateau.views.maps import symmetric_limit
+from mechplateau.views.maps import beyond, symmetric_limit
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,9 @@ def draw_matrices(matrices: Sequence[MatrixView]) -> PaperFigure:
         for ax, name in zip(axes[0], names, strict=True):
             ax.set_title(name, fontsize=8)
         if image is not None:
-            sheet.colorbar(image, ax=axes, shrink=0.7, label="value")
+            told = beyond([values for line in shown for values in line], limit)
+            label = f"value ({told})" if told else "value"
+            sheet.colorbar(image, ax=axes, shrink=0.7, label=label, extend="both" if told else "neither")
     return sheet
 
 

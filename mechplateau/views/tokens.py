@@ -12,7 +12,7 @@ import numpy as np
 
 from mechplateau.views.data import ViewError
 from mechplateau.views.embed import View
-from mechplateau.views.maps import symmetric_limit
+from mechplateau.views.maps import beyond, symmetric_limit
 from mechplateau.views.text import visible_token
 
 Tokens = Sequence[str] | Sequence[Sequence[str]]
@@ -103,6 +103,7 @@ def _view(
         "label": visible_token(label),
         "signed": signed,
         "limit": float(limit),
+        "beyond": beyond(numbers, limit),
         "rows": [
             {
                 "tokens": [visible_token(token) for token in row],

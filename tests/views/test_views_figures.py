@@ -21,7 +21,7 @@ from mechplateau.views import (
     plot_curves,
     plot_phases,
 )
-from mechplateau.views.maps import UNDEFINED, symmetric_limit
+from mechplateau.views.maps import UNDEFINED, beyond, symmetric_limit
 from mechplateau.views.outline import outline
 
 MakeView = Callable[..., RunView]
@@ -178,3 +178,16 @@ def test_many_lines_have_a_legend_beside_the_panel(make_view: MakeView) -> None:
 def test_columns_of_panels(make_view: MakeView) -> None:
     with pytest.raises(ViewError, match="columns: expected at least 1, got 0"):
         plot_curves(make_view(), columns=0)
+
+
+def test_one_outlier_does_not_set_the_scale_and_the_extremes_are_told(make_view: MakeView) -> None:
+    values = np.linspace(0.2, 1.0, 100).reshape(10, 10)
+    assert symmetric_limit([values]) == 1.0
+    values[0, 0] = -40.0
+    limit = symmetric_limit([values])
+    assert 0.9 < limit <= 1.0
+    assert beyond([values], limit) == "from −40 to 1"
+    assert beyond([np.clip(values, -1, 1)], 1.0) == ""
+    view = make_view(targets=(), checkpoints=(CheckpointView(0, (values[None],)),), plateau=None)
+    bar = plot_phases(view).axes[-1]
+    assert bar.get_ylabel() == "attention (from −40 to 1)"

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from mechplateau.circuits.patching import activations
-from mechplateau.studies.matrix.pictures import entitle, first_run, task_of
+from mechplateau.studies.drawing import entitle
+from mechplateau.studies.matrix.pictures import first_run, task_of
 from mechplateau.tasks.matrices import MASK
 from mechplateau.tasks.matrix_completion import Matrices, MatrixCompletion, MatrixCompletionGPT
 

@@ -12,8 +12,8 @@ import torch
 from mechplateau.circuits.completion import completion_losses
 from mechplateau.metrics.completion import squared_errors
 from mechplateau.metrics.nuclear_norm import complete, nuclear_norm
+from mechplateau.studies.drawing import entitle
 from mechplateau.studies.figures import Material
-from mechplateau.studies.recipes import PAPER
 from mechplateau.tasks.matrix_completion import MatrixCompletion
 
 if TYPE_CHECKING:
@@ -152,9 +152,3 @@ def task_of(run: Run) -> MatrixCompletion:
     task = run.config.task
     assert isinstance(task, MatrixCompletion)
     return task
-
-
-def entitle(sheet: PaperFigure, material: Material, id: str, title: str) -> None:
-    """Put number, title and scale above it."""
-    note = "" if material.scale == PAPER else f"  ({material.scale} scale)"
-    sheet.suptitle(f"Figure {id}. {title}{note}", fontsize=9, x=0.01, ha="left")

@@ -52,7 +52,7 @@ FIGURES = (
         "Optimal initialization, frozen",
         ("mws", *(name for name in _NAMES if name.startswith("mws-init-"))),
     ),
-    _figure("6", "Prefix sum", ("prefix",), TOKENS),
+    _figure("6", "Prefix sum", ("prefix",), (*TOKENS, OUTPUTS)),
     _figure(
         "7",
         "Repeat: 1, 2 and 4 blocks",

@@ -18,7 +18,7 @@ def _without(prefix: str, begin: str = "") -> Callable[[str], str]:
     return lambda column: begin + column.removeprefix(prefix).replace("_", " ")
 
 
-LOSS = Panel("Loss", "nats", lambda table: ["loss"])
+LOSS = Panel("Loss", "nats", lambda table: ["loss"], told={"drop": "step"})
 ACCURACY = Panel("Accuracy", "share right", lambda table: ["accuracy"], share=True)
 OUTPUTS = Panel(
     "Accuracy of each output",
@@ -29,7 +29,12 @@ OUTPUTS = Panel(
     ordered=True,
 )
 REPETITION = Panel(
-    "Repetition ρ", "share of pairs", lambda table: ["repetition"], share=True, data="repetition_data"
+    "Repetition ρ",
+    "share of pairs",
+    lambda table: ["repetition"],
+    share=True,
+    data="repetition_data",
+    told={"repetition_peak": "value"},
 )
 ENTROPY = Panel("Entropy of outputs", "nats", lambda table: ["entropy"], data="entropy_data")
 APM = Panel(
@@ -39,6 +44,7 @@ APM = Panel(
     one=lambda table: Signs(table).progress_column,
     label=_without("apm_"),
     share=True,
+    told={"apm_end": "value"},
 )
 COS = Panel(
     "Collapse",
@@ -46,6 +52,7 @@ COS = Panel(
     collapse_columns,
     one=lambda table: Signs(table).collapse_column,
     label=_without("cos_"),
+    told={"cos_peak": "value"},
 )
 ALPHA = Panel(
     "Equal to the first output",

@@ -17,8 +17,8 @@ from mechplateau.circuits.sum_terms import summands
 from mechplateau.circuits.tuning import neuron_tuning, token_spectrum
 from mechplateau.runs import Run
 from mechplateau.signs import Signs
+from mechplateau.studies.drawing import entitle
 from mechplateau.studies.figures import Material
-from mechplateau.studies.recipes import PAPER
 from mechplateau.studies.solved.inside import PARTS
 from mechplateau.tasks import Task, sequence_task
 
@@ -57,7 +57,7 @@ def taken_apart(material: Material) -> PaperFigure:
         _draw_spectrum(spectrum, runs[0], tunings[0])
         _draw_phases(phases, tunings[0])
         _draw_edits(edits, runs)
-        _entitle(sheet, material, "1", "The solved model, taken apart")
+        entitle(sheet, material, "1", "The solved model, taken apart")
     return sheet
 
 
@@ -88,7 +88,7 @@ def over_training(material: Material) -> PaperFigure:
             ax.set_xlabel("step")
             ax.margins(x=0)
             ax.legend(handlelength=1.5)
-        _entitle(sheet, material, "2", "When each part is learned")
+        entitle(sheet, material, "2", "When each part is learned")
     return sheet
 
 
@@ -211,11 +211,6 @@ def _tuning(run: Run) -> pd.DataFrame:
 def _data(run: Run) -> tuple[Task, Tensor]:
     task = sequence_task(run.task, "the figure")
     return task, task.sample(_SEQUENCES, seed=_SEED)
-
-
-def _entitle(sheet: PaperFigure, material: Material, id: str, title: str) -> None:
-    note = "" if material.scale == PAPER else f"  ({material.scale} scale)"
-    sheet.suptitle(f"Figure {id}. {title}{note}", fontsize=9, x=0.01, ha="left")
 
 
 __all__ = ["neurons_table", "over_training", "taken_apart"]

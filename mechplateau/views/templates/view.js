@@ -189,7 +189,7 @@ function legend(view, signed, values) {
   const name = view.label || "attention";
   const undefinedCount = countUndefined(values);
   const made = element("div", "mpv-legend");
-  if (undefinedCount < values.length) made.append(element("span", "", ends[0], bar(signed), ends[1], " ", name));
+  if (undefinedCount < values.length) made.append(element("span", "", ends[0], bar(signed), ends[1], " ", name, view.beyond ? `, values ${view.beyond}` : ""));
   if (undefinedCount) {
     const text = undefinedCount < values.length ? `undefined (${undefinedCount})` : `${name}: every value is undefined`;
     made.append(element("span", "", element("i", "mpv-box mpv-undefined"), text));

@@ -205,6 +205,7 @@ class Killer:
 
 
 def main(folder):
+    import mechplateau.models.encoder  # noqa: F401 once, not in every process that is forked below
     from mechplateau.training.sweep import sweep
 
     torch.set_num_threads(1)

@@ -261,7 +261,7 @@ class RunConfig(Config):
 
     @classmethod
     def _name_sections(cls, data: Mapping[str, Any], task: type[TaskBase]) -> None:
-        """Raise ValueError for a field that stands beside the sections and belongs into one of them."""
+        """Raise ValueError for a field beside the sections that belongs in one of them."""
         sections: dict[str, type[Config]] = {
             "task": task,
             "model": cls._model_class(data, task),

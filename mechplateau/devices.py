@@ -1,4 +1,4 @@
-"""Which device is meant, and whether it is there: asked once, here, before anything is put on it."""
+"""Which device is meant, and whether it is there: checked here, before anything is put on it."""
 
 from __future__ import annotations
 

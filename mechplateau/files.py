@@ -75,7 +75,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
     A plain file is filled beside its place, synced, given the permissions that the old one had, and renamed: it is
     there whole or not at all. A link stays a link, and the file it leads to is written. A pipe or a device is written
-    to, and so is an open descriptor (`/dev/stdout`), where it stands.
+    to, and so is an open descriptor (`/dev/stdout`), at its current position.
 
     Raises:
         OSError: it cannot be written, or is a folder; a plain file that was there is unchanged.
@@ -122,7 +122,7 @@ def explained(path: Path) -> Iterator[None]:
         reason = error.strerror or str(error)
         raise RunError(
             f"{path}: cannot be written ({reason}); free space or choose another --runs-dir, "
-            "then give the same command again: a run goes on where it was last saved"
+            "then rerun the same command: a run resumes from its last save"
         ) from None
 
 
@@ -164,7 +164,7 @@ def _replace(path: Path, write: Callable[[Path], object], mode: int | None) -> N
 
 
 def _descriptor(path: Path) -> int | None:
-    """The number of the open descriptor that a path such as `/dev/stdout` or `/dev/fd/3` stands for; else None."""
+    """The number of the open descriptor that a path such as `/dev/stdout` or `/dev/fd/3` represents; else None."""
     found = _DESCRIPTOR.fullmatch(str(path))
     if found is None:
         return None
@@ -273,7 +273,7 @@ def read_torch(path: Path, *, mmap: bool = False) -> Any:
         mmap: leave the tensors in the file until they are looked at, where its format allows it.
 
     Raises:
-        TensorFileError: it is missing or damaged, or a pickle that asks for anything else; such a file is never read
+        TensorFileError: it is missing or damaged, or a pickle that needs anything else; such a file is never read
             another way.
     """
     import torch
@@ -288,14 +288,14 @@ def read_torch(path: Path, *, mmap: bool = False) -> Any:
     except pickle.UnpicklingError as error:
         text = (
             "refused, since loading it could run code: it holds more than tensors and plain values ({reason}); "
-            "ask for a safetensors file, or convert it where it is trusted"
+            "get a safetensors file, or convert it on a machine that trusts it"
         )
         raise TensorFileError(path, text, _what_was_refused(error)) from None
     except Exception as error:  # torch raises many kinds for a damaged file
         if "weights_only" in str(error):  # formats that torch reads by running code: legacy tar, TorchScript
             text = (
                 "refused, since reading this format (legacy tar or TorchScript) could run code; "
-                "ask for a safetensors file"
+                "get a safetensors file"
             )
             raise TensorFileError(path, text) from None
         raise TensorFileError(path, "damaged, or not a torch file ({reason})", first_line(error)) from None
@@ -352,7 +352,7 @@ def _numpy_scalars() -> list[Any]:
 
 
 def _what_was_refused(error: Exception) -> str:
-    """The part of torch's long message that names what the file asked for."""
+    """The part of torch's long message that names what the file requested."""
     for line in str(error).splitlines():
         if "Unsupported" in line or "GLOBAL" in line or "tar" in line:
             return " ".join(line.split())[:160]

@@ -1,7 +1,7 @@
 """What is minimized: a batch of data, and how wrong a model's outputs are on it.
 
-A task makes a `Batch` and names its `Objective`. Training, measurements, probes and patching ask these two: nobody else
-knows which part of the data the model sees, or what it is compared with.
+A task makes a `Batch` and names its `Objective`. Training, measurements, probes and patching use these two; no other
+code knows which part of the data the model sees, or what its outputs are compared with.
 """
 
 from __future__ import annotations

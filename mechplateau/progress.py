@@ -40,7 +40,7 @@ Progress = Callable[..., Bar]
 
 
 def bars(progress: Progress | str | None) -> Progress:
-    """What makes the bars that a `progress` argument stands for: itself; for "stderr" tqdm, which shows work of more
+    """What makes the bars of a `progress` argument: the argument itself; for "stderr" tqdm, which shows work of more
     than two seconds; for None silent ones.
 
     Raises:

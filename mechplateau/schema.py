@@ -81,7 +81,7 @@ class Config(BaseModel):
         """This configuration with some fields changed, validated anew: `config.with_(seed=5, training={"steps": 100})`.
 
         A mapping changes fields of a section and leaves its others; where it names another `name` or `kind` (another
-        task, say), it stands for the whole section.
+        task, say), it replaces the whole section.
 
         Raises:
             ConfigError: as `parse`.
@@ -254,7 +254,7 @@ _Nested = TypeVar("_Nested", bound=Config)
 
 
 class NestedError(ValueError):
-    """What is wrong with a configuration that stands inside another one; raised by `nested`."""
+    """What is wrong with a configuration inside another one; raised by `nested`."""
 
     def __init__(self, problems: Sequence[str]):
         super().__init__("; ".join(problems))
@@ -301,13 +301,13 @@ def _problems(cls: type[Config], error: ValidationError) -> list[str]:
 
 
 def _located(location: str, message: str) -> str:
-    """A message with its place; a check over several fields names the one to change itself, from where it stands."""
+    """A message with its place; a check over several fields names the field to change, relative to its own section."""
     separator = "." if re.match(r"\w[\w.]*: ", message) else ": "
     return f"{location}{separator}{message}" if location else message
 
 
 def unknown_field(location: str, allowed: Sequence[str], hint: str | None = None) -> str:
-    """What to say of a field that is not among those allowed where it stands; the default hint is the nearest one."""
+    """What to say of a field that is not allowed at its place; the default hint is the nearest one."""
     near = difflib.get_close_matches(location.rpartition(".")[2], allowed, n=1)
     if hint is None and near:
         hint = f"did you mean {near[0]}?"

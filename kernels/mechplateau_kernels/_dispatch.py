@@ -41,7 +41,7 @@ _said: set[str] = set()
 
 
 class BackendUnavailable(RuntimeError):
-    """Triton was asked for where it cannot run."""
+    """Triton was requested where it cannot run."""
 
 
 def say_once(message: str) -> None:
@@ -65,7 +65,7 @@ def full_precision(device: torch.device) -> AbstractContextManager[object]:
 
 
 def requested_backend(backend: str) -> tuple[str, str]:
-    """The backend asked for, and who asked."""
+    """The requested backend, and where the request comes from."""
     if backend not in BACKENDS:
         raise ValueError(f"backend: expected one of {', '.join(BACKENDS)}; got {backend!r}")
     if backend != "auto":
@@ -83,7 +83,7 @@ _capabilities: dict[torch.device, tuple[int, int]] = {}
 
 def _capability(device: torch.device) -> tuple[int, int]:
     if torch.compiler.is_compiling():
-        return MINIMUM_CAPABILITY  # a trace cannot ask; an older card then fails at the launch
+        return MINIMUM_CAPABILITY  # a trace cannot know it; an older card then fails at the launch
     if device not in _capabilities:
         _capabilities[device] = torch.cuda.get_device_capability(device)
     return _capabilities[device]
@@ -112,7 +112,7 @@ def device_obstacle(device: torch.device) -> str | None:
 def choose_backend(op: str, backend: str, device: torch.device, obstacle: str | None = None) -> str:
     """`"triton"` or `"torch"` for this call of `op`; `obstacle` is why its own kernel cannot take it.
 
-    Raises `BackendUnavailable` where Triton was asked for and cannot run, `ValueError` for an unknown
+    Raises `BackendUnavailable` where Triton was requested and cannot run, `ValueError` for an unknown
     backend.
     """
     wanted, asker = requested_backend(backend)
@@ -124,7 +124,7 @@ def choose_backend(op: str, backend: str, device: torch.device, obstacle: str | 
             chosen = "triton"
         elif wanted == "triton":
             raise BackendUnavailable(
-                f"{op}: {asker} asks for Triton, which cannot run here: {obstacle}; "
+                f"{op}: {asker} requests Triton, which cannot run here: {obstacle}; "
                 f'use backend="auto" or {ENVIRONMENT_VARIABLE}=auto'
             )
         else:

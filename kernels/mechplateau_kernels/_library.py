@@ -58,7 +58,7 @@ def differentiable(backward: Callable[..., Any], formula: Callable[..., Any]) ->
     """`backward`, an operation that gives a kernel's gradients, made fit to be differentiated itself.
 
     Its own gradients, of any order, are those of `formula`: the same function of the same arguments in plain
-    torch. To be called where a graph of the backward pass is asked for; elsewhere the operation alone is faster.
+    torch. To be called where a graph of the backward pass is requested; elsewhere the operation alone is faster.
     (`once_differentiable` would not do: its error hangs on a path that `torch.autograd.grad` leaves out, and the
     second derivative comes out wrong without a word.)
     """

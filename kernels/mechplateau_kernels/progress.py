@@ -39,7 +39,7 @@ def _sums(row_mass: Tensor, set_mass: Tensor, rows: Rows, set: int) -> tuple[Ten
         )
     if not -set_mass.shape[2] <= set < set_mass.shape[2]:
         raise ValueError(
-            f"apm: set {set} was asked for, and the masses hold {set_mass.shape[2]}; "
+            f"apm: set {set} was requested, and the masses hold {set_mass.shape[2]}; "
             "pass its mask in metric_sets of linear_attention"
         )
     return _sum_over_rows(set_mass[:, :, set], rows), _sum_over_rows(row_mass, rows)

@@ -12,7 +12,7 @@ __all__ = ["backend_report", "report"]
 def backend_report(device: torch.device | None = None) -> dict[str, object]:
     """What would run on `device` (None: the current CUDA device, or the CPU) and what has run in this process.
 
-    Plain JSON values. Keys: `requested` (what `MECHPLATEAU_KERNELS` asks for), `default` (the path of
+    Plain JSON values. Keys: `requested` (what `MECHPLATEAU_KERNELS` requests), `default` (the path of
     `backend="auto"`), `why_not_triton` (None where it can run), `interpreter`, `device`, `toolchain`
     (triton and ptxas versions; None without CUDA), `self_checks` (verdict of each configuration tested on
     the card) and `used` (paths run so far, by operation).

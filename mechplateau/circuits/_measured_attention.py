@@ -53,7 +53,7 @@ Listener = Callable[[Seen], None]
 def measured_attention(
     model: HookedTransformer, sets: Sequence[mk.PositionSet], tell: Listener
 ) -> Iterator[None]:
-    """Inside, every forward of the model tells what each layer's attention puts on the sets.
+    """Inside, every forward of the model reports what each layer's attention puts on the sets.
 
     Raises:
         UserError: an attention that this cannot measure, or somebody looks at a map; nothing is replaced then.

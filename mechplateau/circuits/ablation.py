@@ -6,7 +6,7 @@ of which an entry was zeroed sums to less than 1, as rows of linear attention ma
 
 Where attention is fixed by position (moving window sum, once it is solved), mean and resample of pattern entries put
 back what is there: they do nothing by construction, and `pattern_varies` near 0 says so. Zeroing entries then removes a
-constant from the stream, which may matter though nothing came through. Ask with `of="values"` what comes through: the
+constant from the stream, which may matter though nothing came through. Use `of="values"` to see what comes through: the
 pattern stays, and the values read at those entries are replaced.
 
 Cost: one forward a head (or a mask), plus one. Ablation shows what the rest of the model cannot do without; for what a

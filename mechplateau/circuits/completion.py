@@ -2,7 +2,7 @@
 
 | question | tool |
 |---|---|
-| does it copy, whatever token stands in masked cells? | `copy_check` |
+| does it copy, whatever token is in masked cells? | `copy_check` |
 | what does each head look at? | `heads` |
 | is a cell filled in only where one other cell is observed? | `by_partner` |
 | … and only where the observed cells determine it? | `by_identifiable` |
@@ -67,7 +67,7 @@ def copy_check(
         model: the model.
         task: its task.
         batch: matrices.
-        values: what to put there; None: MASK, which stands for 0. Choose values that came up in training.
+        values: what to put there; None: MASK, whose value is 0. Choose values that came up in training.
 
     Returns:
         one line a value: value (NaN for MASK), loss_obs, loss_repeated (mean of (ŷ − value)² over masked cells).

@@ -6,7 +6,7 @@ The vector that a set S of entries adds at row i, in the mean over sequences, al
 
 Two sets whose vectors correlate with −1 at a ratio of 1 cancel: neither, taken away alone, shows what comes through
 (zeroing one leaves a constant that was balanced before). A single key whose value is the same everywhere, such as a
-separator, can cancel along that value only, and has one free number a row, its weight: `balance_over_rows` asks for it.
+separator, can cancel along that value only, and has one free number a row, its weight: `balance_over_rows` reports it.
 
 Cost: one forward. Memory: the map, `[batch, head, query, key]`.
 """

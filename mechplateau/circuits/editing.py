@@ -1,4 +1,4 @@
-"""Run a model with edited activations, and be told when an edit did not act.
+"""Run a model with edited activations; an edit that has no effect is an error.
 
 The base of every patch and ablation here. Cost: one forward pass. An edit whose hook never fires, or that
 changes a shape, is an error; hooks are gone afterwards, also after an exception. For edits that should stay on,

@@ -7,9 +7,9 @@ half its activation h becomes
 
 so that "keep" leaves nothing else of the input. Which waves: of the "sum" alone (those of its tuning curve), or of the
 "terms", all that this frequency can make of them (`metrics.frequencies.term_products`: of single terms, the sum, and
-differences). The first asks what the neuron's tuning is worth. The second asks what its frequency is worth: with the
-wave of the sum gone, the waves of single terms at that frequency still tell the sum, and a model may go on reading it
-off them.
+differences). The first measures the effect of the neuron's tuning, the second the effect of its frequency: without
+the wave of the sum, the waves of single terms at that frequency still determine the sum, and a model may keep reading
+it from them.
 
 With three controls: the same over sums of renamed tokens, and another frequency of the same sum, drawn for each neuron.
 (Keeping a wave of the sum puts the sum in; that another frequency of the same sum does not do as well shows that it

@@ -3,7 +3,7 @@
 For an activation a of the recipient and a' of the donor, patching changes a measure m by about (a' − a) · ∂m/∂a, summed
 over what is patched, with the gradient taken in the recipient. It is exact where the rest of the model is linear in
 the activation, and can be far off elsewhere: through saturated softmaxes, LayerNorms of large changes, early layers.
-Compare with the exact sweep before you trust it: `patch_sweep(..., method="both")` does, and tells how well it ranks.
+Compare with the exact sweep before you trust it: `patch_sweep(..., method="both")` does, and reports how well it ranks.
 
 Cost: one forward and one backward for all hooks, heads and positions together.
 

@@ -1,4 +1,4 @@
-"""The geometry of embeddings whose tokens stand for numbers, and of positions that stand for cells.
+"""The geometry of embeddings whose tokens represent numbers, and of positions that represent cells.
 
 Plain tensors in. Cost: milliseconds.
 
@@ -27,7 +27,7 @@ class NumberEmbeddings:
         axes: the two directions of largest variance around the mean, `[2, d_model]`.
         coordinates: the embeddings on these axes, centered, `[value, 2]`.
         size_correlation: the larger |Spearman correlation| of an axis with |v|.
-        sign_auc: the larger area under the curve with which an axis tells positive from negative numbers, 0.5 to 1.
+        sign_auc: the larger area under the curve with which an axis separates positive from negative numbers, 0.5 to 1.
     """
 
     values: tuple[float, ...]

@@ -9,7 +9,7 @@ near 0) has computed the label by itself from inputs that are there: an MLP adds
 says that the inputs are there, not that the model has computed anything. A linear probe has less to compute with.
 
 The control draws a random label for each distinct input of the label's function, so it is as fair as these inputs.
-Where a function does not ask for an order, as a sum of two operands does not, its input is the pair without one:
+Where a function does not depend on the order, as a sum of two operands does not, its input is the pair without one:
 attention that adds the operands up keeps no order, so a random label of ordered pairs would be read badly for that
 reason alone, and selectivity would look high. `probe` therefore leaves the order out wherever the label allows it
 (`label_of` can say otherwise). A model that keeps the order can only do better on this control.
@@ -205,7 +205,7 @@ def _inputs_of_label(
         if all(row in target.rows for row in rows):
             mask = target.mask[:, [target.rows.index(row) for row in rows]].cpu()
             terms = _on(mask, tokens[:, : task.n_input])
-            # A sum's operands have no order, and a control that asks for one asks more than the label does.
+            # A sum's operands have no order; a control that depends on their order would be harder than the label.
             for given in (terms.sort(dim=-1).values, terms):
                 found = _ids(given).reshape(labels.shape)
                 if is_function_of(labels, found):

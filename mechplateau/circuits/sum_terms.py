@@ -24,7 +24,7 @@ class Summands:
 
     Attributes:
         rows: the positions that predict them.
-        places: where the summed tokens stand, in order, `[batch, row, term]`.
+        places: positions of the summed tokens, in order, `[batch, row, term]`.
         terms: the summed tokens, `[batch, row, term]`.
         p: the modulus.
     """
@@ -58,7 +58,7 @@ def summands(task: Task, tokens: Int[Tensor, "batch seq"]) -> Summands:
     what = f"{getattr(task, 'name', 'task')}: expected outputs that are sums modulo p of two or more tokens"
     p, targets = getattr(task, "p", None), task.attention_targets(tokens)
     if p is not None and p < 4:
-        raise UserError(f"p: expected at least 4 numbers, whose sums have frequencies to tell apart, got {p}")
+        raise UserError(f"p: expected at least 4 numbers, whose sums have several frequencies, got {p}")
     if p is None or not targets:
         raise UserError(f"{what}; this task has no {'modulus p' if p is None else 'Ω'}")
     mask = targets[0].mask.cpu().expand(len(tokens), -1, -1)

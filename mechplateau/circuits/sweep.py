@@ -8,7 +8,7 @@ Cost: a small part of a forward per hook and position (`patch_sweep` shows how f
 exact up to rounding, for any causal HookedTransformer:
 
 1.  Layers before the hook are not run again, nor are positions before the patched one: keys and values of the
-    recipient stand in for them.
+    recipient are used instead.
 2.  In the last layer, whatever comes after the keys and values acts on each position by itself. Patching all
     positions in one forward then gives, row by row, the answers of patching each position alone.
 3.  Past the last attention only rows that are scored are computed, and several positions share one forward.
@@ -165,7 +165,7 @@ def patch_sweep(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What was asked of a sweep that runs whole forwards."""
+    """The arguments of a sweep that runs whole forwards."""
 
     rows: Sequence[int] | None
     hooks: Sequence[str] | None

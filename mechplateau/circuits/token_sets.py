@@ -1,4 +1,4 @@
-"""Sets of attention entries that are asked about again and again, and sequences on which they show.
+"""Sets of attention entries that are often measured, and sequences on which they show.
 
     previous_token   the key right before the query
     first_token      the first key
@@ -7,7 +7,7 @@
     induction        keys right after an earlier copy of the query's token
 
 On sequences of random tokens that are repeated, only a head that looks for copies can do better than chance: the tokens
-tell nothing else (Olsson et al. 2022, In-context Learning and Induction Heads).
+show nothing else (Olsson et al. 2022, In-context Learning and Induction Heads).
 """
 
 from __future__ import annotations

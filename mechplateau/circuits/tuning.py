@@ -4,7 +4,7 @@ For tasks whose outputs are sums modulo p (`summands`). A neuron's tuning curve 
 the sum; its frequency is that with the largest share of the curve's variance (`metrics.frequencies`). Compare with two
 controls: `chance`, the largest share of noise, and `control_share`, over a sum of tokens that were renamed at random,
 with frequencies chosen anew. A neuron that reads waves of single terms, cos(2π q t_j / p − in), and bends their sum as
-a square does, answers with a wave of the sum at 2 · in, so its output should have that phase over the answers (of k
+a square does, responds with a wave of the sum at 2 · in, so its output should have that phase over the answers (of k
 terms, which take a k-th power, k · in).
 
 The embeddings' own spectrum (`token_spectrum`) is no control: embeddings that are orthogonal to each other have a flat
@@ -160,7 +160,7 @@ def token_spectrum(vectors: Float[Tensor, "residue unit"]) -> pd.DataFrame:
 
 
 def mlp_layer(model: HookedTransformer, layer: int | None) -> int:
-    """The layer that was asked for, or the last.
+    """The given layer, or the last.
 
     Raises:
         UserError: no such layer, or a model without MLPs.

@@ -41,13 +41,13 @@ def qk_circuit(
 ) -> pd.DataFrame:
     """Attention scores (before any softmax) of every token as query on every token as key, in layer 0.
 
-    Exact where both positions are given. Without one, the mean positional embedding stands in, which no input has: read
+    Exact where both positions are given. Without one, the mean positional embedding is used, which no input has: read
     those as what tokens contribute on average.
 
     Args:
         model: with absolute or no positional embeddings.
         head: of layer 0.
-        query_position, key_position: where the tokens stand; None: the mean of the positional embeddings.
+        query_position, key_position: positions of the tokens; None: the mean of the positional embeddings.
         labels: names of the tokens.
 
     Returns:
@@ -81,7 +81,7 @@ def ov_circuit(
     Args:
         model: any.
         head: of layer 0.
-        key_position: where the token stands; None: the mean of the positional embeddings.
+        key_position: position of the token; None: the mean of the positional embeddings.
         labels: names of the tokens.
 
     Returns:

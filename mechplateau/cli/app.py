@@ -76,7 +76,7 @@ def main() -> NoReturn:
     except UserError as error:
         fail(str(error), 2)
     except SystemExit as ending:
-        # At Ctrl-C typer ends with 130 and without a word; an interrupted run has told where it was saved.
+        # At Ctrl-C typer ends with 130 and without a word; an interrupted run has printed where it was saved.
         if ending.code == 130 and isinstance(ending.__context__, typer.Exit):
             fail("interrupted", 130)
         raise

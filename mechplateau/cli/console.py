@@ -35,7 +35,7 @@ from mechplateau.views.summary import SOLVED_LABEL, Peak, comparison_rows, key_n
 PLAIN_INTERVAL = 30.0
 """Seconds between lines where the output is a file or a pipe."""
 CHOSEN_AGAIN = 1.0
-"""Seconds until a live display asks again which columns stand for the run."""
+"""Seconds after which a live display chooses again which columns to show for the run."""
 
 
 @contextmanager
@@ -100,7 +100,7 @@ class _Progress:
 
 
 def stand_for(rows: Sequence[Row]) -> dict[str, str]:
-    """Of attention progress and COS, the columns that stand for a run so far: column → what it is called here."""
+    """Of attention progress and COS, the columns that represent a run so far: column → its label here."""
     signs = Signs(pd.DataFrame(rows), plateau=NO_PLATEAU)
     names = {name: "APM" for name in [signs.progress_column] if name is not None}
     return names | ({signs.collapse_column: "COS"} if collapse_columns(signs.metrics) else {})

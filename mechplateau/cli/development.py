@@ -110,7 +110,7 @@ def stages(
     chosen = column or progress_column(metrics) or LOSS
     measured = metrics["step"][metrics["step"] > 0]
     if measured.empty:
-        raise UserError(f"{found.path}: nothing was measured after step 0 yet; let the run go on")
+        raise UserError(f"{found.path}: nothing was measured after step 0 yet; let the run train further")
     # The usual start is for runs of many thousand steps; here a tenth of the run is left out, as there.
     _print_stages(find_stages(metrics, chosen, start=max(1.0, float(measured.max()) / 100)))
 

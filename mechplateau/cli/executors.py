@@ -44,7 +44,9 @@ Collect = Annotated[
 ]
 Retries = Annotated[
     int | None,
-    typer.Option(help="Ray: how often a run goes on elsewhere when its worker or node is lost (default: 3)."),
+    typer.Option(
+        help="Ray: how often a run is resumed elsewhere after its worker or node is lost (default: 3)."
+    ),
 ]
 
 

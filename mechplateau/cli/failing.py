@@ -1,4 +1,4 @@
-"""How a command ends that cannot do what was asked: one line on standard error, and a code."""
+"""How a command ends after an error: one line on standard error, and an exit code."""
 
 from __future__ import annotations
 

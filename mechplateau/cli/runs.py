@@ -63,7 +63,7 @@ def train(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print the run's folder only.")] = False,
 ) -> None:
-    """Train a run to its end, or go on with it; a finished one is left as it is.
+    """Train a run to its end, or resume it; a finished run is left as it is.
 
     Ctrl-C saves. Rerun the same command to resume.
     """
@@ -233,7 +233,7 @@ def sweep(
 
 
 MOST_COMPARED = 16
-"""Runs on one page of comparison: more are no longer told apart."""
+"""Runs on one page of comparison: with more, colors can no longer be distinguished."""
 
 
 def _print_sweep(paths: Sequence[Path], runs_dir: Path) -> None:
@@ -288,7 +288,7 @@ def _data(source: str, preset: str | None) -> dict[str, Any]:
 
 
 def _with_task_fields(data: dict[str, Any]) -> dict[str, Any]:
-    """`task: mws` stands for `task: {name: mws}`; overrides of its fields need the long form."""
+    """`task: mws` is short for `task: {name: mws}`; overrides of its fields need the long form."""
     return {**data, "task": {"name": data["task"]}} if isinstance(data.get("task"), str) else data
 
 
@@ -355,7 +355,7 @@ def _train(
 
 
 def _expect_cpu() -> None:
-    """That no GPU kernel runs on a CPU needs no notice to someone who asked for a CPU."""
+    """That no GPU kernel runs on a CPU needs no notice where a CPU was requested."""
     import logging
 
     logging.getLogger("mechplateau_kernels").setLevel(logging.ERROR)

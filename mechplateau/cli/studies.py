@@ -124,7 +124,7 @@ def reproduce(
     collect: Collect = False,
     retries: Retries = None,
 ) -> None:
-    """Make every figure of a study; an interrupted call goes on where it stopped."""
+    """Make every figure of a study. Rerun the same command to resume."""
     chosen = _study(study)
     every = list(chosen.figures.values())
     place = Place(executor, address, gpus_per_run, collect, retries, device)

@@ -66,7 +66,7 @@ class FromFile(Intervention):
 
     @classmethod
     def taken_from(cls, tensors: Mapping[str, Tensor], fields: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The tensors of the file that these fields ask for."""
+        """The tensors of the file that these fields name."""
         raise NotImplementedError
 
     @property

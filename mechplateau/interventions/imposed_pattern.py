@@ -20,8 +20,8 @@ from mechplateau.tasks import TaskBase, sequence_task, targets_of
 class ImposedPattern(FromFile):
     """Replace every layer's attention pattern by a fixed one: the mean map that a run kept at a checkpoint.
 
-    The pattern is the same for every sequence; keys and queries then have no effect and are not trained. It stands
-    in `hook_pattern`'s place in training, measurement and generation, and overrides a factor on Ω.
+    The pattern is the same for every sequence; keys and queries then have no effect and are not trained. It is
+    used as `hook_pattern` in training, measurement and generation, and overrides a factor on Ω.
     """
 
     needs_attention: ClassVar[bool] = True
@@ -81,7 +81,7 @@ class ImposedPattern(FromFile):
 
 
 def _imposing(pattern: Tensor):
-    """A PyTorch hook that answers with the rows of `pattern` that are asked for; generation asks for the last only."""
+    """A PyTorch hook that returns the needed rows of `pattern`; generation needs the last only."""
 
     def hook(module, inputs, output: Tensor) -> Tensor:
         queries, keys = output.shape[-2:]

@@ -14,7 +14,7 @@ from mechplateau.tasks import TaskBase
 
 
 def as_names(value: Any) -> Any:
-    """A name by itself stands for a list of one."""
+    """A single name is a list of one."""
     if not readable(value):
         raise ValueError(f"expected a name or a list of names, got {value!r}")
     return (value,) if isinstance(value, str) else value
@@ -24,18 +24,18 @@ Parts = Annotated[tuple[str, ...], BeforeValidator(as_names)]
 
 
 def readable(parts: Any) -> bool:
-    """Whether these are names, as validation will ask."""
+    """Whether these are names; validation calls this."""
     return isinstance(parts, str) or (
         isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts)
     )
 
 
 def chosen(parts: Iterable[str], task: TaskBase, model: ModelConfigBase) -> tuple[str, ...]:
-    """The parameters that parts stand for, in a model of this configuration."""
+    """The parameters that parts name, in a model of this configuration."""
     kind = kind_of(model)
     return kind.names_in(parts, kind.shapes(model, task))
 
 
 def chosen_in(parts: Iterable[str], model: nn.Module) -> tuple[str, ...]:
-    """The parameters that parts stand for, in this model."""
+    """The parameters that parts name, in this model."""
     return kind_of_module(model).names_in(parts, dict(model.named_parameters()))

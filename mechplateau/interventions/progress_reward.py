@@ -47,5 +47,5 @@ class ProgressReward(Intervention):
         return self.weight * (step - self.start) / self.ramp
 
     def attach(self, model: Any, task: TaskBase) -> Handle:
-        # The model is left as it is: the training loop asks for the weight at every update.
+        # The model is left as it is: the training loop reads the weight at every update.
         return Handle(lambda: None)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 N_EXAMPLES = 4
 """Prompts whose completions are kept."""
 MANY_STEPS = 32
-"""More checkpoints of a hub repository than this are not downloaded without being asked for."""
+"""More checkpoints of a hub repository than this are downloaded only if the steps are named."""
 
 Prompts = str | Path | Sequence[str] | Sequence[Sequence[int]]
 
@@ -88,7 +88,7 @@ def analyze_series(
         stage: which stage of a series in stages; None: the first.
         tokenizer: a folder with a tokenizer, where the checkpoints have none.
         identity_only: judge the checkpoints without measuring.
-        folder: where to keep finished steps; a second call with the same settings goes on from them.
+        folder: where to keep finished steps; a second call with the same settings continues from them.
         progress: makes a bar of checkpoints, as tqdm does (`mechplateau.progress`); "stderr": tqdm's own; None: silent.
 
     Raises:
@@ -111,7 +111,7 @@ def analyze_series(
     chosen, absent = choice.pick(listing.revisions)
     if not chosen:
         raise ConfigError(
-            f"steps: none of those asked for is there; {place.name} has {_span(listing.revisions)}"
+            f"steps: none of the requested steps is there; {place.name} has {_span(listing.revisions)}"
         )
     texts = _prompts(prompts, config)
     if not texts and not identity_only:
@@ -158,7 +158,7 @@ def analyze_series(
         known.get(final.label),
         last_label=listing.revisions[-1].label,
     )
-    gaps = dict.fromkeys(absent, "asked for, but there is no such revision")
+    gaps = dict.fromkeys(absent, "requested, but there is no such revision")
     gaps |= dict.fromkeys(_inferred(choice, listing), "missing by the spacing of the others")
     rows = chosen if final in chosen else [*chosen, final]
     table = build_table(rows, gaps, records, broken, verdicts, final.label)
@@ -178,7 +178,7 @@ def analyze_series(
 def analysis_folder(
     runs_dir: str | Path, source: str | Path | Source, config: SeriesConfig, prompts: Prompts
 ) -> Path:
-    """Where an analysis belongs: `llm-` and the series' name, and digits that stand for the settings and
+    """Where an analysis belongs: `llm-` and the series' name, and a hash of the settings and
     prompts."""
     place = open_source(str(source))[0] if isinstance(source, str | Path) else source
     text = _settings(place, config, _prompts(prompts, config))

@@ -1,4 +1,4 @@
-"""A small language model of one's own, trained on text that every machine with Python has.
+"""A small language model, trained on text that every machine with Python has.
 
 1. The text is the source of Python's standard library (code, comments, docstrings), in the order of file
    names.
@@ -71,7 +71,7 @@ def train_demo(
     Args:
         folder: where its checkpoint folders go (`step0` … `step1024`).
         config: sizes and schedule.
-        progress: makes a bar of steps, as tqdm does (`mechplateau.progress`), and is told the loss (nats a token);
+        progress: makes a bar of steps, as tqdm does (`mechplateau.progress`), and is given the loss (nats a token);
             "stderr": tqdm's own; None: silent.
 
     Returns:

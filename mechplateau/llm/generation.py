@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 UNDEFINED = -1
-"""Stands in the place of a token that no finite logits chose."""
+"""In place of a token where no logit was finite."""
 FINAL = "final"
 EMBEDDING = "embed"
 

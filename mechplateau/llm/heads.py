@@ -54,7 +54,7 @@ def series_heads(
         settings: all that determines the tool's numbers, as text: what was kept under other settings is not used.
         stage: of a series in stages.
         device: where the models are put.
-        folder: where finished checkpoints are kept, by their content; a second call goes on from them.
+        folder: where finished checkpoints are kept, by their content; a second call continues from them.
         progress: makes a bar of checkpoints, as tqdm does (`mechplateau.progress`); "stderr": tqdm's own; None: silent.
 
     Returns:

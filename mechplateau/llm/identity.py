@@ -5,7 +5,7 @@
    bfloat16 or float16 has other numbers, so each tensor is also hashed as rounded to these two types, and two
    tensors are the same if they agree at the coarser of the two types they are stored in.
 2. The hash of a checkpoint is SHA-256 over the sorted names and hashes of its floating-point tensors.
-   Constants of the architecture that some files carry (rotary frequencies, masks) are left out: told by whole
+   Constants of the architecture that some files carry (rotary frequencies, masks) are left out: recognized by whole
    components of their names and by their shapes, so that no trained tensor is taken for one.
 3. The sketch keeps the values at up to 4,096 fixed positions of each tensor. The squared distance of two
    tensors is estimated as the mean squared difference there times the number of elements (exact for tensors

@@ -31,13 +31,13 @@ def measure(generation: Generation) -> dict[str, float | None]:
     n_tokens = generation.tokens.shape[1]
     chosen = bool(generation.hidden[FINAL].isfinite().all() and (generation.tokens != UNDEFINED).all())
     pairs = torch.ones(n_tokens, n_tokens, dtype=torch.bool)
-    # Entropy asks only which tokens are equal: numbered anew, they need no table as wide as the vocabulary.
+    # Entropy depends only on which tokens are equal: numbered anew, they need no table as wide as the vocabulary.
     vocabulary, numbered = generation.tokens.unique(return_inverse=True)
     values = {
         "loss": generation.loss,
         "repetition": repetition_frequency(generation.tokens) if chosen else None,
         "entropy": sequence_entropy(numbered, len(vocabulary)) if chosen else None,
-        # The states are on the CPU: asked for torch, the kernels have no choice to report.
+        # The states are on the CPU: with torch named, the kernels have no choice to report.
         **{
             f"cos_{name}": mean_cosine(pairwise_cosine(h, backend="torch"), pairs)
             for name, h in generation.hidden.items()

@@ -2,7 +2,7 @@
 
 Published series name their checkpoints in several ways (`step512`, `stage1-step150-tokens1B`, `checkpoint-500`), and
 people theirs (`ckpt-500`, `step=1000`, `step1k`, or the bare number). The names are taken from the hub or from a folder
-as they are; a step that was asked for and is not among them is a gap with a name, and so is a hole in an otherwise
+as they are; a requested step that is not among them is a gap with a name, and so is a hole in an otherwise
 regular grid of steps.
 """
 
@@ -99,7 +99,7 @@ def arrange(labels: Iterable[str], *, stage: int | None = None, source: str = "t
     beside `step512` is a date. Repetitions (a branch and a tag of one name) count once.
 
     Raises:
-        ConfigError: `stage` is not there, or two names stand for the same step.
+        ConfigError: `stage` is not there, or two names have the same step.
     """
     names = sorted(set(labels))
     parsed = [revision for label in names if (revision := parse_revision(label)) is not None]
@@ -118,7 +118,7 @@ def arrange(labels: Iterable[str], *, stage: int | None = None, source: str = "t
     for one, other in pairwise(chosen):
         if one.step == other.step:
             raise ConfigError(
-                f"{source}: {one.label!r} and {other.label!r} both stand for step {one.step}; keep one"
+                f"{source}: {one.label!r} and {other.label!r} are both step {one.step}; keep one of them"
             )
     left_out = tuple(r.label for r in steps if r not in chosen)
     known = {revision.label for revision in (*steps, *([final] if final is not None else []))}
@@ -138,7 +138,7 @@ class StepChoice:
     """Which steps of a series to look at: all, or single steps and ranges."""
 
     exact: tuple[int, ...] = ()
-    """Steps asked for by number: one that is not there is a gap."""
+    """Steps requested by number: one that is not there is a gap."""
     ranges: tuple[tuple[int, int], ...] = ()
     """First and last step of a range: whatever is there in between."""
     everything: bool = False
@@ -171,7 +171,7 @@ class StepChoice:
         return cls(tuple(exact), tuple(ranges))
 
     def pick(self, revisions: Sequence[Revision]) -> tuple[list[Revision], list[int]]:
-        """The chosen revisions, in the order given, and the steps asked for by number that are not there."""
+        """The chosen revisions, in the order given, and the steps requested by number that are not there."""
         picked = [
             revision
             for revision in revisions

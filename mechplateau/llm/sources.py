@@ -241,7 +241,7 @@ class HubSource:
         """
         from huggingface_hub import HfApi
 
-        # Asked for weights by a pattern, the cache misses those that were left out on purpose; whether the ones that
+        # With a pattern for weights, the cache misses those that were left out on purpose; whether the ones that
         # count are whole is seen when they are read.
         if self._offline():
             return self._download(label, [])

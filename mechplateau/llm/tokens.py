@@ -2,7 +2,7 @@
 
 transformers takes the tokenizer that lies with a checkpoint, and so it is here. A checkpoint without one, or
 with one that cannot be read, is given the first that the series has, and its verdict says so. A tokenizer that
-adds something after a text, as some end each text with end-of-text, is refused: the models would go on after the
+adds something after a text, as some end each text with end-of-text, is refused: the models would generate after the
 end.
 """
 
@@ -143,14 +143,14 @@ class Tokenization:
         if bare and ids[0][-1] != bare[-1]:
             added = tokenizer.convert_ids_to_tokens(ids[0][-1])
             raise ConfigError(
-                f"{where}: the tokenizer ends each prompt with {added!r}, so the models would go on after the end "
+                f"{where}: the tokenizer ends each prompt with {added!r}, so the models would generate after the end "
                 "of a text; point to a folder with one that does not (--tokenizer), or give the prompts as token ids"
             )
         return PromptTokens(ids, tokenizer)
 
 
 def _content(folder: Path) -> str:
-    """Stands for all that a tokenizer is made of."""
+    """Hash of everything that makes up the tokenizer."""
     files = {path for pattern in _FILES for path in folder.glob(pattern) if path.is_file()}
     digest = hashlib.sha256()
     for path in sorted(files):

@@ -45,7 +45,7 @@ class Known:
     step: int | None
     identity: Identity
     prompt_ids: str | None = None
-    """Stands for the prompts as its tokenizer sees them; None if it was not measured."""
+    """Hash of the prompts' token ids; None if the checkpoint was not measured."""
 
 
 @dataclass
@@ -245,7 +245,7 @@ def _strangers(name: str, owners: Sequence[Known], final: Known | None) -> Itera
         return
     for i, j in _equal_pairs(name, owners):
         apart = any(not tensors[k].agreement(tensors[i]) for k in range(i + 1, j))
-        # A vector may stand still for a step in half precision; a matrix among moving matrices does not.
+        # A vector may stay unchanged for a step in half precision; a matrix among moving matrices does not.
         still = j == i + 1 and len(tensors[i].shape) >= 2 and _others_move(name, owners[i], owners[j])
         if not apart and not still:
             continue

@@ -65,13 +65,13 @@ class Setting:
 
 
 class Seen:
-    """What a model does with one batch. Each part is computed when it is first asked for, and then kept.
+    """What a model does with one batch. Each part is computed on first use, and kept.
 
     Args:
         model: in eval mode.
         batch: the examples.
         setting: task and places.
-        needs: all that is going to be asked for, so that one forward serves it.
+        needs: everything that will be read, so that one forward is enough.
 
     Attributes:
         model: the model, for what runs it on data of its own.
@@ -111,7 +111,7 @@ class Seen:
     def generated(self) -> Int[Tensor, "batch n_outputs"]:
         """The outputs that the model generates after each prompt, greedily; −1 from where one is undefined on."""
         task = self._setting.sequences
-        if self._needs == {"generation"}:  # nothing else is asked of the sequences: the prompts are enough
+        if self._needs == {"generation"}:  # nothing else is needed of the sequences: the prompts are enough
             prompt = tokens_of(self.batch)[:, : task.prompt_length]
             seen = self.model.observe(prompt, at=())
         else:
@@ -136,14 +136,14 @@ class Measurement(ABC):
     """One measurement of a model on a task; made once for a `Setting`, then used at every evaluation.
 
     To add one: a subclass with a `name`, what it `needs`, its columns and `measure`, and `@register_measurement`.
-    A task lists it in `measurement_names`; `evaluation.measurements` asks for it in one run.
+    A task lists it in `measurement_names`; `evaluation.measurements` adds it to one run.
     """
 
     name: ClassVar[str]
     """The registered name."""
 
     needs: ClassVar[frozenset[Need]] = frozenset({"outputs"})
-    """What it asks of `Seen`."""
+    """What it reads from `Seen`."""
 
     fresh: ClassVar[bool] = False
     """With `evaluation.samples: paper`, whether it is measured on fresh examples, not on the training batch."""
@@ -218,12 +218,12 @@ def chosen_measurements(
     """The classes that a run records, the loss first.
 
     Args:
-        task: names them where none are asked for; of its own, those that do not fit the kind of model are left out.
+        task: names them where none are requested; of its own, those that do not fit the kind of model are left out.
         model: the model's configuration.
         asked: `evaluation.measurements`.
 
     Raises:
-        ConfigError: one that is asked for is not known or does not fit.
+        ConfigError: a requested measurement is not known or does not fit.
     """
     names = task.measurement_names if asked is None else asked
     chosen = []

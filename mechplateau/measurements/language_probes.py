@@ -40,7 +40,7 @@ class LanguageProbes:
         grams: n → `[gram, n + 1]`.
         random: `[sequence, length]`.
         prefix: `[sequence, n_ctx]`.
-        first, second: where A stands in each of these, `[sequence]`; B stands at first + 1.
+        first, second: positions of A in each of these, `[sequence]`; B is at first + 1.
         repeats: `[row, n_ctx + 1]`, whose halves are equal (with one random token after them where n_ctx is odd).
     """
 

@@ -189,7 +189,7 @@ class FirstOutput(OfGenerated):
 
 @register_measurement
 class CountCheck(OfGenerated):
-    """Whether each value occurs as often as it should, wherever it stands."""
+    """Whether each value occurs as often as it should, at any position."""
 
     name: ClassVar[str] = "count_check"
 

@@ -22,8 +22,8 @@ output row r is the position that predicts output r.
 | `mean_norm` | mean of abs h_i | activation | all output rows | None: n = 0 |
 | `stable_rank` | mean over B of ‖X‖_F² / ‖X‖₂² | rank | all output rows | X = 0: left out, counted; all 0: NaN |
 
-An empty batch is a ValueError everywhere. Only the data can tell that all of a batch's matrices are zero, so
-`stable_rank` says it with a count and a NaN, which whoever writes tables must turn into null.
+An empty batch is a ValueError everywhere. Only the data show whether all of a batch's matrices are zero, so
+`stable_rank` returns a count and a NaN, which is written to tables as null.
 
 What is read off a table is in `mechplateau.signs`; its `find_plateau`, `Plateau`, `solved_at` and `SOLVED` keep their
 old names here.
@@ -73,6 +73,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MOVED:  # by name: signs stand above metrics, which must not import them
+    if name in _MOVED:  # by name: signs is above metrics, which must not import it
         return getattr(importlib.import_module("mechplateau.signs"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

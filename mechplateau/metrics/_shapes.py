@@ -1,4 +1,4 @@
-"""The one check all metrics share: a mean over no sequences has no value, so nobody may ask for it."""
+"""The one check all metrics share: a mean over no sequences has no value, so it is an error."""
 
 from torch import Tensor
 

@@ -1,7 +1,7 @@
 """Where the heads of an encoder look, in a matrix that is given cell by cell.
 
 A head's row of attention over the cells of an m × n matrix is split into its own row (without itself), its own column
-(likewise), itself, and the rest. Masked and observed queries are told apart.
+(likewise), itself, and the rest. Masked and observed queries are counted separately.
 
 | name | what is summed over keys | a uniform head has |
 |---|---|---|

@@ -1,7 +1,7 @@
 """How well masked cells of a matrix are filled in, and how alike their hidden states are.
 
-All numbers are pooled over the batch. Whether a batch has masked (or observed) cells at all, only the data can tell:
-what is undefined holds NaN, which whoever writes tables must turn into null.
+All numbers are pooled over the batch. Whether a batch has masked (or observed) cells at all, only the data show:
+what is undefined is NaN, which is written to tables as null.
 
 Source: arXiv 2410.22244; `spread` and `cosine_among` are measures of our own.
 """

@@ -46,7 +46,7 @@ def complete(
         penalty: λ; None: observed cells are matched exactly.
         tolerance: in every cell, in the matrices' unit.
         rho: step of the method; it changes the speed, not the result.
-        max_iterations: where a matrix is given up.
+        max_iterations: iterations at most.
 
     Returns:
         `(completed, converged)`: float64, and whether each matrix came to its tolerance. Where nothing is observed the

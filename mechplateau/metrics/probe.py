@@ -11,7 +11,7 @@ Two controls, each drawn several times, with as many parameters and the label fr
   near 0 says that the probe would read any function of those inputs as well.
 
 linear: logistic regression (L2, C = 1, lbfgs); mlp: one hidden layer of ReLUs (Adam, scikit-learn's defaults).
-Inputs are standardized with the training rows' mean and deviation, unless asked otherwise.
+Inputs are standardized with the training rows' mean and deviation, unless `standardize` is off.
 
 Source: Alain & Bengio 2016 (linear probes); Hewitt & Liang 2019 (control tasks); the MLP is that of arXiv 2506.13688.
 """
@@ -33,7 +33,7 @@ class ProbeResult:
 
     Attributes:
         train_accuracy, test_accuracy: share of rows classified rightly, of samples trained on and of others.
-        shuffled_accuracy: test accuracy of the shuffled control, mean over draws; None where it was not asked for.
+        shuffled_accuracy: test accuracy of the shuffled control, mean over draws; None where it was not requested.
         shuffled_sd: its standard deviation over draws; None with fewer than two.
         control_accuracy, control_sd: the same of the control task; None without `inputs`.
         selectivity: test_accuracy minus control_accuracy; None without.
@@ -92,7 +92,7 @@ def fit_probe(
 
     Raises:
         UserError: shapes that do not fit, features that are not finite, fewer than two labels among the training
-            rows (there is nothing to tell apart), no sample to train or test on, or a label that is no function of
+            rows (there is nothing to distinguish), no sample to train or test on, or a label that is no function of
             its inputs.
     """
     _check(features, labels, inputs, groups, kind, draws)
@@ -110,7 +110,7 @@ def fit_probe(
         raise UserError(f"probe: all training rows have the label {values[0]}; a probe needs at least two")
     if standardize:
         mean, deviation = train.mean(axis=0), train.std(axis=0)
-        # A constant feature tells nothing; divided by itself it would be rounding noise blown up.
+        # A constant feature has no information; divided by its deviation, only rounding noise would be left.
         deviation[deviation <= 1e-7 * np.abs(mean)] = np.inf
         deviation[deviation == 0] = np.inf
         train, test = (train - mean) / deviation, (test - mean) / deviation

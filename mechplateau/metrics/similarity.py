@@ -3,7 +3,7 @@
 The paper (arXiv 2506.13688) calls COS the cosine similarity of the final hidden states at pairs of output
 rows i > j, averaged over sequences first, then over pairs. The final hidden state is what the unembedding
 reads, after the final LayerNorm's gain and bias, of weights that were not folded. Other locations have
-their norm and stable rank beside it, since a cosine alone cannot tell a collapse from a large shared offset.
+their norm and stable rank beside it, since a cosine alone cannot distinguish a collapse from a large shared offset.
 """
 
 import torch
@@ -117,7 +117,7 @@ def stable_rank(
     Returns:
         `(value, zero_count)`: 0-d in [1, min(n_outputs, d)], and the number of sequences left out, 0-d
         int64. Where all are left out (`zero_count == batch`) the value is undefined; only the data can
-        tell, so the tensor holds NaN and whoever writes it down must write null. None without outputs.
+        show this, so the tensor holds NaN, which is written to files as null. None without outputs.
 
     Raises:
         ValueError: no sequence.

@@ -53,7 +53,7 @@ class MaskedAttention(Attention):
 
     @property
     def takes_rows(self) -> bool:
-        """Whether `Rows` can stand for the input: not where queries, keys and values are made another way."""
+        """Whether `Rows` can replace the input: not where queries, keys and values are made another way."""
         ours = type(self) in (LinearAttention, SoftmaxAttention)
         return ours and "calculate_qkv_matrices" not in self.__dict__
 
@@ -99,7 +99,7 @@ class MaskedAttention(Attention):
     def calculate_qkv_matrices(self, query_input, key_input, value_input):
         """As TransformerLens's, to the bit, in fewer calls: generating a token is mostly calls.
 
-        A query input given as `Rows` of the first layer's table stands for all three.
+        A query input given as `Rows` of the first layer's table gives all three.
         """
         cfg = self.cfg
         if isinstance(query_input, Rows):
@@ -174,7 +174,7 @@ class MaskedAttention(Attention):
         """Whether scores and pattern have no hook, and the map is worth leaving out."""
 
     def _by_sums(self, q: Tensor, cache) -> Tensor | None:
-        """z of a new token from what the cache keeps summed; None where that is not what is asked for."""
+        """z of a new token from what the cache keeps summed; None where that does not give z."""
         if (
             not isinstance(self, LinearAttention)
             or not self._fusible(1)

@@ -175,7 +175,7 @@ def build_attention_only(
         n_ctx: longest sequence.
         generator: a CPU generator, so that a seed gives the same weights on every device; None: seed 0.
         device: where the model is put.
-        token_labels: what `model.to_str_tokens` shows for each token, or a function that tells it when it is asked.
+        token_labels: what `model.to_str_tokens` shows for each token, or a function that returns these labels.
     """
     model = AttentionOnly(config, vocab_size, n_ctx, device)
     model.token_labels = token_labels

@@ -38,9 +38,9 @@ def load_bert_checkpoint(
 
     Args:
         path: the file, whatever its ending.
-        values: what each token stands for (`task.token_values`).
+        values: the number of each token (`task.token_values`).
         n_ctx: cells of a matrix; the checkpoint's further positions are left out.
-        n_heads: heads a layer, which the weights do not tell; None: d_model / 96.
+        n_heads: heads a layer, which the weights do not show; None: d_model / 96.
 
     Raises:
         CheckpointError: missing, damaged, unsafe, or of another size.
@@ -84,7 +84,7 @@ def encoder_from_bert(
         bert: `BertModel.state_dict()`; its id buffers and pooler are not used. The first row of its token-type table,
             if it has one, goes into the positions, with a notice.
         readout: weight `[1, d_model]` and bias `[1]`.
-        values: what each token stands for.
+        values: the number of each token.
         n_ctx: how many of its positions are kept.
         n_heads: heads a layer; None: d_model / 96.
         source: what an error calls the weights.

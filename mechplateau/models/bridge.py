@@ -78,7 +78,7 @@ class CausalBridge(TransformerBridge):
         """As TransformerLens's. `fold_value_biases`: None folds them with softmax attention only.
 
         Raises:
-            UserError: asked for with linear attention.
+            UserError: requested with linear attention.
         """
         fold = self._folds_value_biases(fold_value_biases)
         super().enable_compatibility_mode(*arguments, fold_value_biases=fold, **options)
@@ -87,7 +87,7 @@ class CausalBridge(TransformerBridge):
         """As TransformerLens's; `fold_value_biases` as in `enable_compatibility_mode`.
 
         Raises:
-            UserError: asked for with linear attention.
+            UserError: requested with linear attention.
         """
         fold = self._folds_value_biases(fold_value_biases)
         super().process_weights(*arguments, fold_value_biases=fold, **options)

@@ -227,7 +227,7 @@ def build_encoder(
 
     Args:
         config: sizes and kind.
-        values: what each token stands for; MASK's, token 0, is not used.
+        values: the number of each token; that of MASK, token 0, is not used.
         n_ctx: most cells of a matrix.
         generator: a CPU generator, so that a seed gives the same weights on every device; None: seed 0.
         device: where the model is put.

@@ -56,7 +56,7 @@ def gelu_layers(
     w_out: Float[Tensor, "d_mlp d_out"],
     b_out: Float[Tensor, " d_out"],
 ) -> Float[Tensor, "*batch d_out"]:
-    """Both linear layers with the GELU between them; tensors as `in_plain_eager` asks."""
+    """Both linear layers with the GELU between them; tensors as `in_plain_eager` needs them."""
     rows = x.reshape(-1, x.shape[-1])
     given = (rows, w_in, b_in, w_out, b_out)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):

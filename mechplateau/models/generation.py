@@ -34,8 +34,8 @@ def generate(
     model's mode (train or eval) and gradients are left as they are.
 
     Raises:
-        UserError: no token is asked for, prompt and outputs are longer than the model's n_ctx, or the prompt is padded
-            or not of tokens `[batch, prompt]` that the model knows.
+        UserError: the number of tokens is 0, prompt and outputs are longer than the model's n_ctx, or the prompt is
+            padded or not of tokens `[batch, prompt]` that the model knows.
     """
     if n_outputs < 1:
         raise UserError(f"n_outputs: expected at least 1, got {n_outputs}")
@@ -56,7 +56,7 @@ def generate(
 def generate_on(
     model: HookedGPT, seen: Observation, prompt_length: int, n_outputs: int
 ) -> Int[Tensor, "batch n_outputs"]:
-    """Go on from a forward over sequences that begin with the prompt.
+    """Generate after a forward over sequences that begin with the prompt.
 
     Attention is causal, so the keys and values of the prompt's positions do not depend on what came after:
     a teacher-forced forward serves as the prefill.
@@ -86,7 +86,7 @@ def generate_on(
 class _Cache:
     """Keys and values of one layer, with room for what is to come.
 
-    Has what attention asks of TransformerLens's own cache entry, which copies everything at every token. Heads come
+    Has what attention uses of TransformerLens's own cache entry, which copies everything at every token. Heads come
     before positions, so that what attention multiplies at a token are views, however many heads there are.
     """
 
@@ -117,7 +117,7 @@ class _Cache:
     def linear(self, query: Float[Tensor, "batch 1 head d_head"]) -> Tensor | None:
         """Σ_j (query · k_j) v_j over all so far, of query's shape; None where they are too few for it to gain.
 
-        Σ_j k_j v_jᵀ, `[d_head, d_head]` a head, stands for all but the last positions: a token reads it from memory,
+        Σ_j k_j v_jᵀ, `[d_head, d_head]` a head, replaces all but the last positions: a token reads it from memory,
         not all keys and values. The last ones join it together. It is summed in float32 at least.
         """
         width = self._keys.shape[-1]

@@ -35,7 +35,7 @@ class HookNeverFires(UserError, AssertionError):
 
 
 class WatchedPoint(HookPoint):
-    """A hook point that refuses hooks while it is switched off, and tells the model of those it takes."""
+    """A hook point that refuses hooks while it is switched off, and reports accepted hooks to the model."""
 
     def __init__(self, switch: str | None, cfg: Any, watch: Watch):
         super().__init__()
@@ -80,7 +80,7 @@ class WatchedPoint(HookPoint):
 class WatchedHooks(HookedTransformer):
     """A HookedTransformer whose hook points are watched.
 
-    A point asked for by name must be switched on. A pattern (a function of names) takes the points that are
+    A point requested by name must be switched on. A pattern (a function of names) takes the points that are
     switched on, and is refused where it matches only others.
     """
 

@@ -29,8 +29,8 @@ class ModelKind(ABC, Generic[_Config]):
 
     A module that it builds is called with a batch's `inputs` and returns what the task's objective compares with the
     targets. TransformerLens's names for parameters and hook points (a `HookedRootModule`) make patching and probing
-    work on it. Where measurements ask for hidden states or attention, it has an `observe` as
-    `mechplateau.models.Trainable` says; where they ask for generated tokens, a `generate_on`. Its parameters are all
+    work on it. Where measurements need hidden states or attention, it has an `observe` as
+    `mechplateau.models.Trainable` says; where they need generated tokens, a `generate_on`. Its parameters are all
     that a run keeps, and its outputs depend on nothing else: no dropout, no running averages.
     """
 
@@ -48,7 +48,7 @@ class ModelKind(ABC, Generic[_Config]):
 
     attention: ClassVar[bool] = False
     """Whether `blocks[layer].attn` takes a factor or a pattern in place of its own, and `observe` gives its masses:
-    what attention progress and the interventions on attention ask for."""
+    what attention progress and the interventions on attention need."""
 
     generates: ClassVar[bool] = False
     """Whether its module has `generate_on`: tokens, one after the other, from an observation of the prompt."""
@@ -94,7 +94,7 @@ class ModelKind(ABC, Generic[_Config]):
         try:
             with meta:
                 model = self.build(config, task, device=meta)
-        except Exception:  # whatever in it asks for a number of a tensor, or takes a generator of the CPU
+        except Exception:  # whatever in it reads a number from a tensor, or takes a generator of the CPU
             model = self.build(config, task)
         return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
@@ -122,7 +122,7 @@ class ModelKind(ABC, Generic[_Config]):
         return found or by_module(names)
 
     def names_in(self, parts: Iterable[str], names: Iterable[str]) -> tuple[str, ...]:
-        """The parameters that `parts` stand for, sorted: a part's name, a parameter's, or a pattern with *.
+        """The parameters that `parts` name, sorted: a part's name, a parameter's, or a pattern with *.
 
         Args:
             parts: what is looked for.
@@ -140,7 +140,7 @@ class ModelKind(ABC, Generic[_Config]):
             if not own:
                 raise ConfigError(
                     f"parts: {part!r} matches no tensor; expected one of {', '.join(self.patterns)}, or of the tensors "
-                    f"{', '.join(known)} (* stands for anything)"
+                    f"{', '.join(known)} (* matches anything)"
                 )
             chosen.update(own)
         if not chosen:

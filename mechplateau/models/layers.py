@@ -109,7 +109,7 @@ class OnceNormedBlock(TransformerBlock):
         attention_mask=None,
         looked_up: Rows | None = None,
     ):
-        """As TransformerLens's; `looked_up` stands in for `ln1(resid_pre)`, which carries no hook then."""
+        """As TransformerLens's; `looked_up` replaces `ln1(resid_pre)`, which carries no hook then."""
         if self.cfg.use_attn_in or self.cfg.use_split_qkv_input or shortformer_pos_embed is not None:
             return super().forward(resid_pre, shortformer_pos_embed, past_kv_cache_entry, attention_mask)
         resid_pre = self.hook_resid_pre(resid_pre)

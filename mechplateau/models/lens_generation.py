@@ -2,7 +2,7 @@
 
 TransformerLens embeds the whole sequence at every token. Where it makes no attention mask (no tokenizer, or embeddings
 as input), it takes the cached tokens' number for the position of the first, so that tokens get wrong positions, or
-positions beyond the last. Here a mask of ones tells how long the sequence is.
+positions beyond the last. Here a mask of ones gives the length of the sequence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mechplateau.errors import UserError
 class LensGeneration(HookedTransformer):
     """A HookedTransformer that also generates without a tokenizer, from a cache or not."""
 
-    _generating = 0  # how many generations go on: a stream may wait while another begins
+    _generating = 0  # how many generations are under way: a stream may wait while another begins
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """As TransformerLens's, with its arguments.

@@ -31,7 +31,7 @@ class AttentionRecord:
         keep_pattern: whether the map is wanted as well (it is then built).
         row_mass: Σ_j |A_ij|, `[batch, head, query]`.
         set_mass: Σ_{j ∈ set} |A_ij|, `[batch, head, set, query]`.
-        keys, values: `[batch, key, head, d_head]`, to go on generating from.
+        keys, values: `[batch, key, head, d_head]`, from which generation continues.
         pattern: `[batch, head, query, key]`, if it was to be kept.
         table: the first layer's table, where queries, keys and values were looked up.
     """
@@ -60,7 +60,7 @@ class AttentionRecord:
     def map(self) -> Tensor:
         """`pattern`, once a forward pass has kept it."""
         if self.pattern is None:
-            raise RuntimeError("this record holds no attention map: it was not asked to keep one")
+            raise RuntimeError("this record holds no attention map: make it with the attention map kept")
         return self.pattern
 
 
@@ -86,7 +86,7 @@ class Observation:
 
 @runtime_checkable
 class Trainable(Protocol):
-    """What measurements of attention, hidden states and generated tokens ask of a model of tokens.
+    """What measurements of attention, hidden states and generated tokens need from a model of tokens.
 
     One that is trained on something else, and measured by its outputs alone, needs no more than `forward`.
     """

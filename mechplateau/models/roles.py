@@ -1,4 +1,4 @@
-"""Which of a model's parameters play which part: what optimizers, interventions and transfers ask of a model kind."""
+"""Roles of a model's parameters, which optimizers, interventions and transfers need to know."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Roles:
     Attributes:
         linear: weights of linear layers: AdamW decays them.
         embeddings: those among `linear` that are tables, which it does not decay.
-        matrices: pattern → how the parameter becomes the `[out, in]` matrix that it stands for, as einops writes it:
+        matrices: pattern → how the parameter becomes an `[out, in]` matrix, in einops's notation:
             matrices of attention and MLP, which Muon trains.
         final_norm: the norm in front of the read-out.
         queries_and_keys: what no gradient reaches where a pattern is imposed.

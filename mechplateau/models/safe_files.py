@@ -20,7 +20,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     Prefixes of wrappers (`_orig_mod.`, `module.`) are taken off the names.
 
     Raises:
-        CheckpointError: missing, damaged, without tensors, or a pickle that asks for anything but tensors
+        CheckpointError: missing, damaged, without tensors, or a pickle that needs anything but tensors
             and plain values; such a file is never read another way.
     """
     if path.suffix == ".safetensors":

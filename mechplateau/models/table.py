@@ -76,7 +76,7 @@ class Table:
         )
 
     def at(self, tokens: Int[Tensor, "batch pos"], start: int = 0) -> Rows:
-        """Where the rows of these tokens are; the first of them stands at position `start`."""
+        """Where the rows of these tokens are; the first of them is at position `start`."""
         first = start - self.start
         positions = torch.arange(first, first + tokens.shape[1], device=tokens.device)
         return Rows(self, tokens * self.n_positions + positions)

@@ -176,7 +176,7 @@ class HookedGPT(LabeledTokens, LensGeneration, WatchedHooks):
 
         Raises:
             CheckpointError: a tensor is missing, unknown or has another shape.
-            UserError: a step was asked for that is wrong for linear attention.
+            UserError: a requested step is wrong for linear attention.
         """
         linear = self.model_config.attention == "linear"
         if fold_value_biases is None:

@@ -1,4 +1,4 @@
-"""Which TransformerLens this package works with; asked before any of its names are imported."""
+"""Which TransformerLens this package works with; checked before any of its names are imported."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def honors_hooks(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(forward)
     def honoring(module: Any, *args: Any, **kwargs: Any) -> Any:
-        # Not asked here is whether this is being compiled: where it is not, `forward` itself may be.
+        # Whether this is being compiled is not checked here: where it is not, `forward` itself may be.
         if module.watch is not None and module.watch.on:
             return _uncompiled(forward, module, *args, **kwargs)
         return forward(module, *args, **kwargs)

@@ -43,7 +43,7 @@ class Cadence:
     """When a run measures, when it keeps its weights, and where it ends.
 
     `training.stop_at` adds one measured and kept step, that of the stop. All else is as in a run that is never stopped,
-    so that a stopped run can go on and end equal to it.
+    so that a stopped run can resume and end equal to it.
 
     With `checkpoints.from_onset_every` the rows have a say: `note` them all, in order.
 
@@ -76,7 +76,7 @@ class Cadence:
     def note(self, *rows: Mapping[str, Any]) -> None:
         """Take in the next rows: where the run is then seen to be on its plateau, more steps are kept from there on.
 
-        How that is told: `mechplateau.signs.live`. A row that only a stop added does not count.
+        How that is found: `mechplateau.signs.live`. A row that only a stop added does not count.
         """
         every = self._config.checkpoints.from_onset_every
         for row in rows:

@@ -6,7 +6,7 @@ state.json                         running, interrupted or finished, and the ste
 metrics.parquet                    one row an evaluation step (metrics.part.jsonl while running)
 checkpoints/step_000120.safetensors    weights, by TransformerLens's names
 maps/step_000120.safetensors       batch-mean attention maps and cosine matrices at checkpoints
-resume/step_000120.safetensors     weights and optimizer state to go on from
+resume/step_000120.safetensors     weights and optimizer state to resume from
 notes/llc-1a2b3c4d5e6f/            found out afterwards, with settings of this hash; one file a checkpoint
 
 `--tracker NAME` adds a folder NAME, whose files are the tracker's own. Nothing here is read from them.
@@ -99,7 +99,7 @@ class Layout:
         return steps_in(self.root / "maps")
 
     def resume_steps(self) -> tuple[int, ...]:
-        """Steps that can be gone on from, in order."""
+        """Steps from which the run can resume, in order."""
         return steps_in(self.root / "resume")
 
 

@@ -1,4 +1,4 @@
-"""A run's plateau, whether its task is solved, and the three checkpoints that stand for before, during and after it."""
+"""A run's plateau, whether its task is solved, and the three checkpoints for before, during and after it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def find_phases(signs: Signs, steps: Sequence[int], missing: Sequence[int] = ())
     if not steps and missing:
         raise CheckpointError("every checkpoint is missing; put copies back")
     if not steps:
-        raise RunError("no checkpoint was kept yet; let the run go on")
+        raise RunError("no checkpoint was kept yet; let the run train further")
     kept = sorted({*steps, *missing})
     return Phases(
         signs.plateau,

@@ -1,7 +1,7 @@
-"""What a run folder says of itself: how far the run is, and where it goes on.
+"""What a run folder says about its run: how far it is, and where it resumes.
 
 Completion is read off the finished table and the last checkpoint, never off state.json alone. Where the files
-contradict each other, or nothing whole is left to go on from, the answer is a problem for the user to solve; nothing
+contradict each other, or nothing whole is left to resume from, the result is a problem for the user to solve; nothing
 is deleted and nothing is begun anew.
 """
 
@@ -31,7 +31,7 @@ Resume = tuple[dict[str, Tensor], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Record:
-    """What lies in a run folder, as far as it tells how far the run is.
+    """What lies in a run folder, as far as it shows how far the run is.
 
     Attributes:
         state: what state.json says; None where it is missing or damaged.
@@ -40,8 +40,8 @@ class Record:
         checkpoints: steps whose weights are there.
         reached: the last step of which anything is there; 0 where nothing is.
         stopped: last step of the finished table, where the run was stopped (`training.stop_at`) before its end.
-        resume: the newest step that can be gone on from; None where there is none.
-        resume_problem: what is wrong with files of later steps that would have been gone on from, if there are any.
+        resume: the newest step from which the run can resume; None where there is none.
+        resume_problem: what is wrong with files of later steps, from which it would otherwise resume, if there are any.
     """
 
     state: str | None = None
@@ -85,7 +85,7 @@ def standing(found: Record) -> Standing:
             why = f"the checkpoint of step {found.last} is missing"
         done = max(found.reached, found.last or 0)
         return Standing(
-            problem=f"trained up to step {done}, but nothing is left to go on from ({why}); {REMEDY}"
+            problem=f"trained up to step {done}, but nothing is left to resume from ({why}); {REMEDY}"
         )
     return Standing()
 
@@ -123,7 +123,7 @@ def read_record(
 
 
 def _with_table(found: Record, layout: Layout, end: TableEnd) -> Record:
-    """The record, and what the finished table tells."""
+    """The record, and what the finished table shows."""
     if end.ended:
         return replace(found, last=end.last)
     own = read_config(layout.config).training.stop_at if is_file(layout.config) else None
@@ -134,7 +134,7 @@ def _with_table(found: Record, layout: Layout, end: TableEnd) -> Record:
 def _resume(
     layout: Layout, config: RunConfig, rows: Sequence[dict[str, Any]]
 ) -> tuple[int | None, Resume | None, str | None]:
-    """The newest step that can be gone on from, what was saved there, and what is wrong with the newest that cannot."""
+    """The newest step from which the run can resume, what was saved there, and what is wrong with a newer file."""
     problem = None
     for step in reversed(layout.resume_steps()):
         path = layout.resume(step)
@@ -203,7 +203,7 @@ def incomplete(metrics: pd.DataFrame, config: RunConfig, resumable: Sequence[int
     """What a finished table lacks; None where it has all rows up to where the run ends or was stopped.
 
     Args:
-        resumable: the steps that the run can go on from; a stopped run has kept its last one.
+        resumable: the steps from which the run can resume; a stopped run has kept its last one.
     """
     steps, cadence = metrics["step"].tolist(), Cadence.of_table(config, metrics)
     ended = steps[-1] in resumable or cadence.stops(steps[-1], solved_in(metrics))
@@ -303,7 +303,7 @@ def check_belongs(config_hash: str, expected: RunConfig, path: Path) -> None:
 
 
 def check_places(layout: Layout) -> None:
-    """Raise RunError where a folder stands in the place of one of the run's files, or a file in that of a folder."""
+    """Raise RunError where one of the run's files is a folder, or one of its folders is a file."""
     for path in layout.files():
         if path.is_dir():
             raise RunError(f"{path}: is a folder, expected a file; move it away")
@@ -329,7 +329,7 @@ def check_config(layout: Layout, config: RunConfig) -> None:
     there = read_config(layout.config)
     if there.content_hash() != config.content_hash():
         raise RunError(
-            f"{layout.config}: is of another run ({there.run_name}) than the one asked for ({config.run_name}); "
+            f"{layout.config}: is of another run ({there.run_name}) than the one requested ({config.run_name}); "
             "put its own back, or rename the folder"
         )
 

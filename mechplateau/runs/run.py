@@ -165,14 +165,14 @@ class Run:
         return keeps_pictures(Setting(self.task, self.config.model))
 
     def _kept(self) -> set[int]:
-        """Steps that were kept so far, as the configuration and the table tell."""
+        """Steps that were kept so far, as the configuration and the table show."""
         reached = self.reached
         # A table that was read while the run went on does not reach its end, though the run may have by now.
         cadence = self._cadence
         finished = self.status == "finished" and (
             cadence.ends(reached, self.solved_at) or self.stopped_at is not None
         )
-        # While a run goes on, the checkpoint of the last row may not be written yet.
+        # While a run is in progress, the checkpoint of the last row may not be written yet.
         before = set(cadence.kept.until(reached - 1))
         return before | {reached} if finished else before
 
@@ -206,7 +206,7 @@ class Run:
     def phases(self) -> Phases:
         """The plateau and the checkpoints before, during and after it."""
         if self.metrics.empty:
-            raise RunError(f"{self.path}: nothing was measured yet; let the run go on")
+            raise RunError(f"{self.path}: nothing was measured yet; let the run train further")
         kept = self._cadence.kept
         # A checkpoint that only an earlier stop added would make them others than in a run that was never stopped.
         steps = [step for step in self.steps if step in kept or step == self.steps[-1]]
@@ -335,7 +335,7 @@ def load_run(path: str | Path) -> Run:
 
 
 def is_finished(folder: Path, config: RunConfig) -> bool:
-    """Whether a folder holds the finished run of a configuration: what `train` asks first. Changes nothing in it.
+    """Whether a folder holds the finished run of a configuration: `train` checks this first. Changes nothing in it.
 
     A run that stopped where the configuration stops it (`training.stop_at`) counts.
 

@@ -1,4 +1,4 @@
-"""The metrics table: rows are appended to a part file while a run goes on, and compacted at its end."""
+"""The metrics table: rows are appended to a part file while a run is in progress, and compacted at its end."""
 
 from __future__ import annotations
 

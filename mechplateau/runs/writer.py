@@ -1,7 +1,7 @@
-"""Writing a run: rows, checkpoints and what is needed to go on, so that a kill at any time loses nothing.
+"""Writing a run: rows, checkpoints and what is needed to resume, so that a kill at any time loses nothing.
 
-Order of a save: the rows so far are put on the disk, then the checkpoint, then its maps, last the file to go
-on from. Whatever is found after a kill, the newest file to go on from has its rows and checkpoints beside it;
+Order of a save: the rows so far are synced to disk, then the checkpoint, then its maps, last the file to
+resume from. Whatever is found after a kill, the newest file to resume from has its rows and checkpoints beside it;
 rows after it are dropped and made again, equal to the bit, and checkpoints after it are written over.
 """
 
@@ -57,7 +57,7 @@ class RunWriter:
 
     Attributes:
         finished: the run is complete already, nothing is to be done.
-        resume_step: the step to go on from, None for a new run.
+        resume_step: the step to resume from, None for a new run.
 
     Raises:
         RunError: the folder cannot be written, another process works on it, it is of another configuration, or
@@ -103,7 +103,7 @@ class RunWriter:
     def resume_tensors(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and description saved at `resume_step`."""
         if self._resume is None:
-            raise RunError(f"{self.layout.root}: a new run has nothing to go on from")
+            raise RunError(f"{self.layout.root}: a new run has nothing to resume from")
         return self._resume
 
     def recorded_threads(self) -> int | None:
@@ -126,7 +126,7 @@ class RunWriter:
         before, now = self.recorded_arithmetic(), environment.get("arithmetic")
         if self.resume_step is not None and before is not None and now is not None and before != now:
             logger.warning(
-                "%s: made with arithmetic %s up to step %d, goes on with %s: its numbers differ from an "
+                "%s: made with arithmetic %s up to step %d, resumed with %s: its numbers differ from an "
                 "uninterrupted run's by rounding",
                 self.layout.root,
                 before,
@@ -141,7 +141,7 @@ class RunWriter:
         """Add one row of metrics."""
         self._rows.append(dict(row))
         step = row["step"]
-        # A row that only a stop adds goes when the run goes on.
+        # A row that only a stop adds is removed when the run resumes.
         if isinstance(step, int) and step in self.cadence.rows:
             table.add_to_hash(self._rows_hash, row)
         table.append_row(self.layout.metrics_part, row)
@@ -155,7 +155,7 @@ class RunWriter:
         maps: Mapping[str, Tensor] | None,
         keep: bool,
     ) -> None:
-        """Save what is needed to go on from `step`; with `keep`, the checkpoint and its maps too."""
+        """Save what is needed to resume from `step`; with `keep`, the checkpoint and its maps too."""
         table.sync(self.layout.metrics_part)
         config_hash = self.config.content_hash()
         if keep:
@@ -198,7 +198,7 @@ class RunWriter:
     def finish(self, step: int, environment: Mapping[str, Any], stopped: bool = False) -> None:
         """Compact the table, note the end (at `step`) and what was used.
 
-        What was kept to go on from is deleted, unless the run was only `stopped`.
+        What was kept to resume from is deleted, unless the run was only `stopped`.
         """
         table.compact(self.layout.metrics, self._rows, self.config.content_hash(), self.config.columns)
         if sessions := sessions_of(self.layout):
@@ -210,7 +210,7 @@ class RunWriter:
             self._remove_spent()
 
     def _open(self) -> None:
-        """Find out how far the run is, and make its folder ready to go on."""
+        """Find out how far the run is, and prepare its folder to resume."""
         check_places(self.layout)
         if is_file(self.layout.config):
             check_config(self.layout, self.config)
@@ -223,7 +223,7 @@ class RunWriter:
         check_stop(self.layout, self.config, found.reached)
         self._remove_leftovers()
         if judged.finished is None and found.stopped is not None:
-            # In this order: a kill between any two leaves a run that is finished, or one that goes on.
+            # In this order: a kill between any two leaves a run that is finished, or one that can resume.
             self._set_state("interrupted", found.stopped)
             self.layout.metrics.unlink()
         write_text(self.layout.config, self.config.yaml())
@@ -232,7 +232,7 @@ class RunWriter:
             return
         if found.resume_problem:
             start = judged.resume or 0
-            logger.warning("%s; the run goes on from step %d instead", found.resume_problem, start)
+            logger.warning("%s; the run resumes from step %d instead", found.resume_problem, start)
         self.resume_step, self._resume = judged.resume, resume
         limit = -1 if judged.resume is None else judged.resume
         before = [row for row in rows if row["step"] <= limit]
@@ -260,7 +260,7 @@ class RunWriter:
                 self.close()
 
     def _stopped(self) -> bool:
-        """Whether the finished run was only stopped: it may have to go on."""
+        """Whether the finished run was only stopped: it may have to resume."""
         if self.cadence.stop is None or not self.layout.metrics.is_file():
             return False
         metrics = table.read_table(self.layout.metrics, self.config.content_hash())

@@ -4,12 +4,12 @@
     signs.plateau.onset, signs.plateau.drop     # steps
     signs.collapse                              # Sign(value=0.96, step=81, column='cos_final', rows=…)
 
-Report, `mechplateau show`, figures, claims and summaries ask here, so they agree to the last digit. A sign names the
-column that it read and the rows that it looked at. Only tables are read: no model, no run folder.
+Report, `mechplateau show`, figures, claims and summaries all read them here, so they agree to the last digit. A
+sign names the column that it read and the rows that it used. Only tables are read: no model, no run folder.
 
 | sign | what | rows |
 |---|---|---|
-| `plateau` | onset, end, drop and level of the loss's plateau; while a run goes on, "no drop yet": see `finder` | all |
+| `plateau` | onset, end, drop and level of the loss's plateau, or "no drop yet": see `finder` | all |
 | `solved` | first step with an accuracy of at least 0.95 (`SOLVED`) | with an accuracy |
 | `learned_at` | the drop; without one, the step at which it was solved | |
 | `partial` | first of three rows in which the partial solution's loss is at most half of its entropy | all |
@@ -26,9 +26,9 @@ column that it read and the rows that it looked at. Only tables are read: no mod
 | `progress_…` | attention progress at the start, half-way, on the plateau, at the drop, at the end | one row |
 
 Rows: "on the way" is before `learned_at`, without step 0; "on the plateau" is from the onset to the drop, without the
-drop's own row. `collapse_on_plateau` and `entropy_share_on_plateau` look at those; for runs without a plateau there are
-`collapse_in_second_half` and `entropy_share_in_second_half` of the way. Which column stands for a run that has several
-of one kind: `collapse_column`, `progress_column`. Undefined is None.
+drop's own row. `collapse_on_plateau` and `entropy_share_on_plateau` use those rows. Runs without a plateau have
+`collapse_in_second_half` and `entropy_share_in_second_half` of the way instead. Where a run has several columns of one
+kind, `collapse_column` and `progress_column` choose one. Undefined is None.
 """
 
 from mechplateau.signs.columns import (

@@ -1,4 +1,4 @@
-"""Which column stands for a run, where it has several of one kind."""
+"""Which column represents a run, where it has several of one kind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def collapse_columns(table: pd.DataFrame) -> list[str]:
 
 
 def collapse_column(table: pd.DataFrame, rows: Rows) -> str:
-    """The COS of final hidden states that stands for a run: where a task has several groups of outputs, the one that
+    """The COS of final hidden states that represents a run: where a task has several groups of outputs, the one that
     collapses furthest in these rows (the first of equal ones); concatenated windows learn one group after the other."""
     peaks = {name: peak(table, name, rows).value for name in collapse_columns(table)}
     return max(peaks, key=lambda name: -np.inf if (value := peaks[name]) is None else value, default=COLLAPSE)
@@ -49,7 +49,7 @@ def progress_columns(table: pd.DataFrame) -> list[str]:
 
 
 def progress_column(table: pd.DataFrame) -> str | None:
-    """The attention progress that stands for a run: where a task has several targets or a model several layers, the one
+    """The attention progress that represents a run: where a task has several targets or a model several layers, the one
     that rises most from its first to its last defined value (the first of equal ones).
 
     That is what training moved attention to. The highest at the end need not be: a target with many positions is high

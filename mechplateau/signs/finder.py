@@ -34,8 +34,9 @@ A run in progress may be on a plateau whose drop has not come. There is no F the
     the loss since t(P + b), until it stays the same; b = 0.1·(I − P), at least σ.
 8.  The run is on a plateau since the first row at or below P + b if that stay has at least 8 rows and lasted half
     as long as the way there, and if the loss is level: the medians of the stay's first and second half differ by at
-    most 0.01·P (0.01·(I − P) where P ≤ 0), or 3·σ·√(2/m), with m the rows in each half. It is asked where no plateau
-    with a drop is found. A level loss at the end of a solved run looks the same: the accuracy tells which it is.
+    most 0.01·P (0.01·(I − P) where P ≤ 0), or 3·σ·√(2/m), with m the rows in each half. This is tried where no
+    plateau with a drop is found. A level loss at the end of a solved run looks the same: the accuracy shows which it
+    is.
 """
 
 from collections.abc import Sequence
@@ -103,7 +104,7 @@ NO_PLATEAU = Plateau(False, None, None, None, None, None, 0.0, "None was looked 
 
 
 class _Curve(NamedTuple):
-    """A smoothed loss curve: steps, raw loss, its non-increasing fit, and the time each row stands for."""
+    """A smoothed loss curve: steps, raw loss, its non-increasing fit, and the number of steps each row covers."""
 
     steps: Array
     loss: Array
@@ -158,7 +159,7 @@ def find_plateau(
         min_stay: shortest stay that counts, in multiples of the time that the drop takes to half-way.
         min_depth: smallest drop that counts, as a share of the whole fall, or of the plateau level
             where that is less (a run that starts far above it).
-        running: whether the run goes on: then a plateau whose drop has not come yet is told as well.
+        running: whether the run is still in progress: then a plateau without a drop so far is reported as well.
 
     Returns:
         A `Plateau`; `found=False` with a reason where there is none, or where fewer than 10 losses or less
@@ -182,7 +183,9 @@ def find_plateau(
     n_finite = int(finite.sum())
     if n_finite < _MIN_ROWS:
         recorded = "loss was" if n_finite == 1 else "losses were"
-        return _none(f"Only {n_finite} finite {recorded} recorded; it takes {_MIN_ROWS} to tell a plateau.")
+        return _none(
+            f"Only {n_finite} finite {recorded} recorded; at least {_MIN_ROWS} are needed to find a plateau."
+        )
     if 2 * n_finite < len(y):
         return _none(f"Only {n_finite} of {len(y)} losses are finite, less than half of them.")
 

@@ -1,4 +1,4 @@
-"""Is a run that goes on on its plateau? Told row by row; later rows change nothing that was said before.
+"""Is a run in progress on its plateau? The answer is given row by row, and later rows never change it.
 
 `finder` tells of the rows so far whether there is a plateau, and since when; of few rows it says so lightly, and with
 more rows it may think better of it. What acts on the answer (`checkpoints.from_onset_every`) waits until
@@ -32,7 +32,7 @@ class LivePlateau:
     """Takes in the rows of a run, in order.
 
     Attributes:
-        seen: the step of the first row at which the run was told to be on its plateau; None: not yet.
+        seen: the step of the first row at which the run was found to be on its plateau; None: not yet.
     """
 
     def __init__(self) -> None:

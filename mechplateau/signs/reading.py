@@ -24,7 +24,7 @@ def plateau(metrics: pd.DataFrame, column: str | None = None, *, running: bool =
     Args:
         metrics: the table; rows whose loss is undefined are left out.
         column: which loss, such as that of the masked entries; None: "loss".
-        running: whether the run goes on: then a plateau whose drop has not come yet is told as well.
+        running: whether the run is still in progress: then a plateau without a drop so far is reported as well.
 
     Raises:
         ValueError: the table has no such column.
@@ -53,7 +53,7 @@ def falls_to(metrics: pd.DataFrame, level: float, column: str | None = None) -> 
 
 
 class Signs:
-    """Every number that is read off a run's table; each is read when it is asked for, and once.
+    """Every number that is read off a run's table; each is read on first use, and kept.
 
     Peaks and lows are those on the way: the rows before the run had learned, which is before the plateau's drop, or
     before it was solved where there is no drop; without step 0, which shows the initialization.
@@ -63,7 +63,7 @@ class Signs:
         task: of the run, for the partial solution and for the column of its loss; None where it is not known.
         plateau: as found before, or where a view marks it; None: it is looked for.
         column: the loss whose plateau is looked for; None: the task's `plateau_column`, else "loss".
-        running: whether the run goes on: then a plateau whose drop has not come yet counts, unless it is solved.
+        running: whether the run is in progress: then a plateau without a drop so far counts, unless the run is solved.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Signs:
 
     @cached_property
     def collapse_column(self) -> str:
-        """The COS of final hidden states that stands for the run: the group of outputs that collapses furthest."""
+        """The COS of final hidden states that represents the run: the group of outputs that collapses furthest."""
         return columns.collapse_column(self.metrics, self.way)
 
     def peak(self, name: str | None) -> Sign:
@@ -208,7 +208,7 @@ class Signs:
     def repetition_lasted(self) -> Sign:
         """For how many steps, on the way, ρ was larger than the data's mean by at least `REPEATS`.
 
-        A row stands for the steps since the one before it.
+        A row covers the steps since the row before it.
         """
         steps, values = table.steps_of(self.metrics), table.column(self.metrics, "repetition")
         data = self.of_data("repetition").value
@@ -260,7 +260,7 @@ class Signs:
 
     @cached_property
     def progress_column(self) -> str | None:
-        """The attention progress that stands for the run: the one that rises most."""
+        """The attention progress that represents the run: the one that rises most."""
         return columns.progress_column(self.metrics)
 
     @property

@@ -2,7 +2,7 @@
 
 A claim is checked on the numbers of one recipe's runs, one a seed, or on their ratio to the same number of another
 recipe: of its run of the same seed, or where there is none, the median over its seeds. It holds where the median over
-seeds lies in the range. With fewer seeds than the claim asks for, it holds or fails so far; with the number defined in
+seeds lies in the range. With fewer seeds than the claim needs, it holds or fails so far; with the number defined in
 fewer than half of them, it is undefined.
 
 Claims are written down before the runs that judge them. What is changed afterwards is a `Change`, and shown for good.

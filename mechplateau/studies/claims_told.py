@@ -90,7 +90,7 @@ def lines_told(study: Study, outcome: Outcome, scale: str, width: int = 80) -> l
         details.append(f"set-up    {recipe.setup}")
     if claim.changes:
         seen = " and ".join(str(change.after) for change in claim.changes)
-        details.append(f"changed   after {seen} runs had been seen; --markdown tells what and why")
+        details.append(f"changed   after {seen} runs had been seen; --markdown shows what and why")
     for detail in details:
         lines += textwrap.wrap(detail, width, initial_indent=indent, subsequent_indent=indent + " " * 10)
     return lines
@@ -162,7 +162,7 @@ def _changed(marks: dict[Change, int]) -> str:
     if not marks:
         return ""
     rows = [(f"[{mark}]", str(change.after), change.was, change.because) for change, mark in marks.items()]
-    about = "Numbers in brackets stand behind the claims above. Runs are those that had been seen by then."
+    about = "Numbers in brackets belong to the claims above. Runs are those that had been seen by then."
     table = _markdown(("", "after runs", "before", "changed, because"), rows)
     return f"## Changed after runs had been seen\n\n{about}\n\n{table}"
 

@@ -58,7 +58,7 @@ class CheckpointMeasure(ABC):
         """
 
     def settings(self, scale: str) -> Mapping[str, Any]:
-        """How it measures at this scale: told where that differs from the paper's."""
+        """How it measures at this scale: printed where that differs from the paper's."""
         return {}
 
 

@@ -126,7 +126,7 @@ def _measure_ahead(
     )
     for result in results:
         if result.outcome == "failed":
-            raise UserError(f"{result.job.folder}: {result.message}; run the command again to go on")
+            raise UserError(f"{result.job.folder}: {result.message}; rerun the same command to resume")
 
 
 @job_function("measure_checkpoints")

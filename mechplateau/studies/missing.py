@@ -1,6 +1,6 @@
 """Which runs a study's claims still wait for, and which of them is worth most.
 
-A claim asks for as many seeds of its recipe, and of the one it is compared to, as decide it. A run is worth the claims
+A claim needs as many seeds of its recipe, and of the one it is compared to, as decide it. A run is worth the claims
 that wait for it, each the less the more seeds it has, for an hour of its time.
 """
 
@@ -44,7 +44,7 @@ class Missing:
 
 
 def asked_for(study: Study) -> dict[str, int]:
-    """Recipe → how many seeds its claims ask for; one where none does."""
+    """Recipe → how many seeds its claims need; one where none does."""
     asked = dict.fromkeys(study.recipes, 1)
     for claim in study.claims:
         for name in filter(None, (claim.recipe, claim.over)):
@@ -67,7 +67,7 @@ def missing_runs(study: Study, table: pd.DataFrame) -> list[Missing]:
             if old and lines[name, seed].get("definition") != OLD:
                 continue
             ids = tuple(c.id for c in study.claims if name in (c.recipe, c.over) and seed < c.seeds)
-            # What an old definition gave is known, if not well; what no claim asks for is worth little.
+            # What an old definition gave is known, if not well; what no claim needs is worth little.
             worth = max(len(ids), 0.1) * (0.5 if old else 1.0) / (1 + done) / hours
             found.append(Missing(name, seed, ids, hours, worth, old))
     return sorted(found, key=lambda run: (-run.worth, run.recipe, run.seed))

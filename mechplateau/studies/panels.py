@@ -44,7 +44,7 @@ class Panel:
         title: above it.
         axis: what the vertical axis shows, with its unit.
         columns: the columns of a run's table that belong to it.
-        one: of several recipes, the column that stands for a run, which need not be the same in other runs; None: they
+        one: of several recipes, the column that represents a run, which need not be the same in other runs; None: they
             show all their columns.
         label: what the legend says of a column.
         share: values lie from 0 to 1.

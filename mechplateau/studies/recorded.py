@@ -56,7 +56,7 @@ def packed(table: pd.DataFrame, config_hash: str) -> bytes:
     """
     arrow = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata({_HASH: config_hash})
     file = io.BytesIO()
-    # Shares of a batch take few values: a dictionary holds them; of the others, bytes of one kind stand together.
+    # Shares of a batch take few values: a dictionary holds them; of the others, bytes of one kind lie together.
     few = [name for name in table.columns if table[name].nunique() < len(table) / 2]
     pq.write_table(
         arrow,

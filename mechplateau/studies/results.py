@@ -53,7 +53,7 @@ def read_results(file: IO[str] | Path) -> pd.DataFrame:
 
 def line_of(study: Study, recipe: str, seed: int, scale: str, run: Run) -> dict[str, Any]:
     """A finished run as a line of the table."""
-    # Where the record was lost or spoilt, only the numbers are known.
+    # Where the record was lost or damaged, only the numbers are known.
     last = run.sessions[-1] if run.sessions else {}
     packages = last.get("packages", {})
     origin = {

@@ -36,7 +36,7 @@ class Study:
             they are not.
         retired: id → why a claim that once stood there does not any more.
         setup: how all its recipes differ from the authors' set-ups, in a sentence or two; "" where they do not.
-        sections: what a report tells of a run that is like the study's; takes any run, and has none of one that is not.
+        sections: what a report shows of a run that is like the study's; takes any run, and has none of one that is not.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ def study_names() -> tuple[str, ...]:
 
 
 def study_named(name: str) -> Study:
-    """The study of this name, whose folder is imported when it is first asked for.
+    """The study of this name, whose folder is imported on first use.
 
     Raises:
         UserError: there is none.

@@ -38,7 +38,7 @@ def ensure(
         seeds, scale, runs_dir: with which seeds, at which scale, and where.
         jobs, threads, device: runs at a time, threads of each, and where they train.
         executor: who trains them, as for `sweep`; None: processes on this machine.
-        progress: makes a bar of runs, as tqdm does (`mechplateau.progress`), which is told of each that was trained.
+        progress: makes a bar of runs, as tqdm does (`mechplateau.progress`), with the name of each that was trained.
 
     Returns:
         recipe → its runs, one a seed.
@@ -60,7 +60,7 @@ def ensure(
             if failed:
                 more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
                 raise UserError(
-                    f"{failed[0].path}: failed: {failed[0].message}{more}; run the command again to go on"
+                    f"{failed[0].path}: failed: {failed[0].message}{more}; rerun the same command to resume"
                 )
     return {
         name: [_opened(config_of(recipes, name, seed, scale, runs_dir), runs_dir) for seed in seeds]

@@ -48,7 +48,7 @@ class TaskBase(Config):
     """What the task is called where people read it; where it is left out, its name."""
 
     title_fields: ClassVar[tuple[str, ...]] = ()
-    """The settings that its title tells."""
+    """The settings that its title shows."""
 
     @property
     def title(self) -> str:
@@ -63,7 +63,7 @@ class TaskBase(Config):
 
     @property
     def measurement_names(self) -> tuple[str, ...]:
-        """What is measured where a run does not ask for something else: names of registered measurements."""
+        """Names of the registered measurements that a run makes unless its configuration names others."""
         return ("loss",)
 
     @property
@@ -103,7 +103,7 @@ class TaskBase(Config):
 
         Args:
             n: how many, at least 1.
-            generator: a generator on that device, which goes on from call to call.
+            generator: a generator on that device; each call advances it.
             device: where to make them.
             seed: that of a generator for this call alone.
 

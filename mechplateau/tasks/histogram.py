@@ -27,7 +27,7 @@ from mechplateau.tasks.sequence import (
 class Histogram(OneOutputPerInput):
     """x₀ … x₍ₙ₋₁₎, SEP, y₀ … y₍ₙ₋₁₎ with x uniform on 1 … alphabet and y_i the number of times x_i occurs in x.
 
-    The separator is the token 0; numbers stand both for values and for counts. Ω, at layer 0: row r attends to
+    The separator is the token 0; the same tokens are used for values and for counts. Ω, at layer 0: row r attends to
     its input r, which the second layer can then compare with all others.
 
     Source: arXiv 2506.13688, appendix (figures 15, 16).

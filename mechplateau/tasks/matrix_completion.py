@@ -225,7 +225,7 @@ class MatrixCompletion(LowRankMatrices, TaskBase):
 
     @property
     def token_values(self) -> Float[Tensor, " vocab"]:
-        """What each token stands for; 0 at MASK's place."""
+        """The value of each token; 0 for MASK."""
         return self.grid.values()
 
     def size_of(self, n_cells: int) -> tuple[int, int]:

@@ -44,7 +44,7 @@ class Target:
 
 
 FEW_OUTPUTS = 256
-"""Up to so many outputs each has columns of its own, and all are generated at every evaluation, without being asked."""
+"""Up to so many outputs each has columns of its own, and all are generated at every evaluation, by default."""
 
 
 class SequenceTask(TaskBase):
@@ -70,7 +70,7 @@ class SequenceTask(TaskBase):
     def measurement_names(self) -> tuple[str, ...]:
         """All that is known of sequences.
 
-        With many outputs, nothing is generated and no output has a column of its own, unless a run asks for it
+        With many outputs, nothing is generated and no output has a column of its own, unless a run requests it
         (`evaluation.measurements`).
         """
         few = self.n_outputs <= FEW_OUTPUTS
@@ -175,7 +175,7 @@ class SequenceTask(TaskBase):
 
         Args:
             batch: how many, at least 1.
-            generator: a generator on that device, which goes on from call to call.
+            generator: a generator on that device; each call advances it.
             device: where to make them.
             seed: that of a generator for this call alone.
 
@@ -193,7 +193,7 @@ class SequenceTask(TaskBase):
         return TokenBatch(self.sample(n, generator, device))
 
     def _checked(self, tokens: Tensor, batch: int) -> Tensor:
-        """What `_sample` made, which in a task of one's own may be something else."""
+        """What `_sample` returned; a user's own task may return something else."""
         if tokens.shape != (batch, self.n_ctx) or tokens.is_floating_point():
             raise ConfigError(
                 f"{type(self).__name__}._sample: expected integers [{batch}, {self.n_ctx}] (batch, n_ctx), got "
@@ -229,7 +229,7 @@ class SequenceTask(TaskBase):
 
     @property
     def counts_values(self) -> bool:
-        """Whether it is measured that each value occurs as often as it should, wherever it stands."""
+        """Whether it is measured that each value occurs as often as it should, at any position."""
         return False
 
     @property
@@ -239,7 +239,7 @@ class SequenceTask(TaskBase):
 
     @property
     def number_tokens(self) -> range:
-        """Tokens that stand for the number they are."""
+        """Tokens that represent the number with their index."""
         return range(0)
 
     @property
@@ -295,7 +295,7 @@ def sequence_task(task: TaskBase, what: str) -> SequenceTask:
 def targets_of(task: TaskBase, device: str | torch.device = "cpu") -> tuple[Target, ...]:
     """Ω of a task; none where it is not of tokens.
 
-    Of two sequences, since one cannot tell a mask that varies from one that is the same for all.
+    Of two sequences, since one sequence cannot show whether a mask varies.
     """
     if not isinstance(task, SequenceTask):
         return ()

@@ -34,8 +34,8 @@ class Text(TaskBase):
     """Rows of text: the end-of-text token, then `n_ctx` tokens from a random place of the training part.
 
     A share of the rows can be random instead: a segment of uniform tokens, repeated until it fills the row, which can
-    only be predicted from the context (by an induction head, say). The text is told by a hash of what it holds, which
-    is part of a run's name: with another text, a run is another run.
+    only be predicted from the context (by an induction head, say). The text is identified by a hash of its
+    content, which is part of a run's name: a run with another text is another run.
 
     Source: arXiv 2402.02364, section 3.1 (on other text; the repeated rows are ours).
     """

@@ -1,6 +1,6 @@
 """Work in processes of its own: one function takes jobs, and local processes serve it, or a cluster.
 
-A job is a registered function, plain arguments and the folder it writes; what comes of it lies in that folder. Classes
+A job is a registered function, plain arguments and the folder it writes; its results lie in that folder. Classes
 that the caller has registered (tasks, model kinds, interventions, measurements; also a notebook's) travel to the
 process through its pipe, and are never written to a file.
 """
@@ -32,7 +32,7 @@ from mechplateau.training.interrupt import terminable
 logger = logging.getLogger("mechplateau")
 
 STOPPED = 130
-"""Exit code of a job's process that was asked to stop."""
+"""Exit code of a job's process that was stopped by a signal."""
 IN_USE = 75
 """Exit code of a job's process whose folder another process holds."""
 
@@ -115,14 +115,14 @@ def submit(
 ) -> list[JobResult]:
     """Do the jobs, each in a process of its own, `workers` at a time; one that fails does not stop the others.
 
-    At Ctrl-C, SIGTERM or SIGHUP every process gets SIGTERM, to save and stop, and the exception goes on.
+    At Ctrl-C, SIGTERM or SIGHUP every process gets SIGTERM, to save and stop, and the exception is raised again.
 
     Args:
         jobs: what to do, in this order.
         workers: processes at a time; None: as many as the executor has room for, one on the local machine.
         executor: who does them; None: local processes.
-        finished: asked just before a job would start: whether its folder holds all that it would write. Where it raises
-            a UserError, the job has failed.
+        finished: called just before a job starts; returns whether its folder already holds all that it would write.
+            If it raises a UserError, the job has failed.
         on_result: called with each result as its job ends, from any thread.
 
     Returns:
@@ -212,7 +212,7 @@ def packed(job: Job) -> bytes:
 
 
 def perform(stream: BinaryIO) -> None:
-    """Do the job that `packed` wrote. What it holds is code: read nothing but one's own parent's pipe."""
+    """Do the job that `packed` wrote. What it holds is code: only ever read the pipe of the parent process."""
     known = pickle.load(stream)
     sys.path += [folder for folder in known if folder not in sys.path]
     register_classes(pickle.load(stream))
@@ -245,7 +245,7 @@ def own_classes() -> tuple[bytes, ...]:
 
 
 def register_classes(pickled: Iterable[bytes]) -> None:
-    """Register what `own_classes` gave in the process that asks for work."""
+    """Register what `own_classes` returned in the process that hands out the work."""
     for one in pickled:
         register, cls = pickle.loads(one)
         register(cls)

@@ -1,6 +1,6 @@
 """The update and the measurements as CUDA graphs: a few launches a step instead of hundreds.
 
-Off unless asked for. A graph repeats exactly the kernels it was captured with, so it is captured anew when an
+Off unless requested. A graph repeats exactly the kernels it was captured with, so it is captured anew when an
 intervention comes or goes, and not at all while a hook of the user's is on the model: hooks are Python, which a
 graph would leave out without a word. Data are made outside: every step has a seed of its own, which a graph would
 freeze.

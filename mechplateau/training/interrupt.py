@@ -32,7 +32,7 @@ def interruptible() -> Iterator[threading.Event]:
     """Within, Ctrl-C, SIGTERM or SIGHUP sets the event; a second Ctrl-C acts as usual. Off the main thread, and for
     signals that are ignored (SIGHUP under nohup), nothing changes.
 
-    SIGTERM and SIGHUP only ever set it: a process that asks for the signal at its parent's end gets one for every
+    SIGTERM and SIGHUP only ever set it: a process that requests the signal at its parent's end gets one for every
     thread of the parent that it passes through, and the second must not cut short the save that the first began.
     """
     wish = threading.Event()

@@ -1,6 +1,6 @@
 """The training loop: one for every task, model and set-up.
 
-After every update it measures, appends a row, and saves, as the configuration says (what is needed to go on, also by
+After every update it measures, appends a row, and saves, as the configuration says (what is needed to resume, also by
 the clock). It never plots, and measuring never changes what is trained.
 """
 
@@ -44,7 +44,7 @@ logger = logging.getLogger("mechplateau")
 
 MOST_THREADS = 1024
 SAVED_EVERY = 120.0
-"""Seconds after which a run saves what it needs to go on, however far apart its checkpoints are."""
+"""Seconds after which a run saves what it needs to resume, however far apart its checkpoints are."""
 
 Row = dict[str, float | int | None]
 
@@ -65,7 +65,7 @@ def train(
     listeners: Sequence[Listener] = (),
     cuda_graph: bool = False,
 ) -> Run:
-    """Train a run to its end, or go on with it where it was saved; a finished one is returned as it is.
+    """Train a run to its end, or resume it where it was saved; a finished run is returned as it is.
 
     On a CPU, a run is bitwise the same for a configuration and a number of threads, however often it was
     interrupted or killed.
@@ -75,7 +75,7 @@ def train(
         runs_dir: where run folders lie; the folder's name is the configuration's.
         device: "cpu", "cuda", "cuda:1".
         threads: CPU threads; None: as many as the run used before, or torch's default for a new one.
-        listeners: hear of every step.
+        listeners: called after every step.
         cuda_graph: run the update and the measurements as a CUDA graph each (Adam, AdamW). The numbers are
             those of ordinary steps up to rounding.
 
@@ -89,7 +89,7 @@ def train(
     """
     folder = local_path(runs_dir)
     finished = is_finished(folder / config.run_name, config)
-    # Of a finished run nothing is asked that the machine might not have.
+    # A finished run needs nothing that this machine might not have.
     place = torch.device("cpu") if finished else check_request(config, device, threads, cuda_graph)
     with RunWriter(config, folder) as writer:
         if not writer.finished:
@@ -102,7 +102,7 @@ def train(
 def check_request(
     config: RunConfig, device: str, threads: int | None = None, cuda_graph: bool = False
 ) -> torch.device:
-    """The device, once everything asked of `train` is known to be possible here; else a UserError."""
+    """The device, after a check that everything `train` was called with is possible here; else a UserError."""
     check_hooked_transformer("training")
     place = device_named(device, TRAINABLE)
     if isinstance(config.task, SequenceTask):

@@ -28,7 +28,7 @@ class Measurer:
 
     Args:
         setting: the task, the model's configuration, where hidden states are looked at, and the device.
-        asked: names of measurements; None: the task's own.
+        asked: names of the measurements to make; None: the task's own.
 
     Raises:
         ConfigError: a measurement is not known or does not fit, or two have a column of one name.

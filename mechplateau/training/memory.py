@@ -69,7 +69,7 @@ def too_little_explained() -> Iterator[None]:
         if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not _TOO_LITTLE.search(str(error)):
             raise
         asked = re.search(r"allocate (\d+ bytes|[\d.]+ \w+)", str(error))
-        what = f" ({asked[1]} more were asked for)" if asked else ""
+        what = f" ({asked[1]} more were needed)" if asked else ""
         raise RunError(
             f"out of memory{what}; make training.batch_size, evaluation.samples or model.d_model smaller; "
             "what was saved is still there"
@@ -80,7 +80,7 @@ _TOO_LITTLE = re.compile("(?i)can't allocate memory|not enough memory|out of mem
 
 
 def _memory(device: torch.device) -> int | None:
-    """Bytes of a device's memory; on a CPU those that this process may use; None where it cannot be told."""
+    """Bytes of a device's memory; on a CPU those that this process may use; None if it is unknown."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
     try:

@@ -1,7 +1,7 @@
 """Muon on the blocks' matrices, AdamW on everything else, as one optimizer.
 
 torch's Muon takes matrices only, while TransformerLens keeps attention's weights apart by head. Each is given to Muon
-as the one matrix it stands for, `[out, in]` as in `nn.Linear` (the orientation decides Muon's step: its rate is
+as one matrix, `[out, in]` as in `nn.Linear` (the orientation decides Muon's step: its rate is
 multiplied by √max(1, out/in)): W_Q, W_K, W_V `[heads · d_head, d_model]`, W_O `[d_model, heads · d_head]`. Which
 parameters these are, and how each becomes a matrix, is said by the model's kind (`Roles.matrices`).
 """
@@ -20,7 +20,7 @@ from mechplateau.models.roles import Roles, matched
 
 
 def as_linear_weight(axes: str, tensor: Tensor) -> Tensor:
-    """The `[out, in]` matrix that a parameter stands for.
+    """A parameter as an `[out, in]` matrix.
 
     Args:
         axes: how it becomes that, such as "head d_in d_out -> (head d_out) d_in".

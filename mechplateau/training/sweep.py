@@ -42,7 +42,7 @@ def expand(
 ) -> list[RunConfig]:
     """All configurations of a sweep, seeds innermost.
 
-    `a.b=2,3,4` stands for three values; a list or mapping that is one value is written with brackets,
+    `a.b=2,3,4` gives three values; a list or mapping that is one value is written with brackets,
     `a.b=[2,3]`, and so is text with commas in quotes.
 
     Args:

@@ -1,7 +1,7 @@
 """The other side of `trackers`: reads a header and rows as lines of JSON, hands them to a tracker.
 
 Run as `python -m mechplateau.training.tracker_process wandb FOLDER`. Without an account or a network,
-Weights & Biases writes its files offline (`wandb sync` uploads them later) and never asks anything.
+Weights & Biases writes its files offline (`wandb sync` uploads them later) and never prompts for anything.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def test_folders_without_a_series_are_explained(make_series, tmp_path) -> None:
     with pytest.raises(ConfigError, match="expected a folder of checkpoint folders, a repository"):
         analyze_series(tmp_path / "nowhere" / "at" / "all")
     with pytest.raises(
-        ConfigError, match=r"steps: none of those asked for is there; .* has 2 from step 0 to step 1"
+        ConfigError, match=r"steps: none of the requested steps is there; .* has 2 from step 0 to step 1"
     ):
         analyze_series(tmp_path / "series", steps="7")
 

@@ -43,7 +43,7 @@ def test_missing_and_broken_checkpoints_are_named_and_the_run_goes_on(make_serie
     assert "no config.json" in notes[4]
     assert "infinite or NaN weights in gpt_neox.final_layer_norm.weight" in notes[8]
     assert "missing gpt_neox.final_layer_norm.bias" in notes[16]
-    assert notes[5] == "step 5: asked for, but there is no such revision"
+    assert notes[5] == "step 5: requested, but there is no such revision"
     assert not any(column(analysis, "joined").values())
     for folder in series.iterdir():
         shutil.rmtree(folder)

@@ -56,7 +56,7 @@ def test_a_gap_is_named_once_and_notes_stay_on_one_line(run, make_series, tmp_pa
     series = make_series([0, 1])
     (series / "step1" / "model.safetensors").write_bytes(b"")
     output = run(series, "--identity-only", "--steps", "0,1,7", "--runs-dir", tmp_path / "runs")
-    assert "\nstep 7: asked for, but there is no such revision\n" in output
+    assert "\nstep 7: requested, but there is no such revision\n" in output
     (broken,) = [line for line in output.splitlines() if line.startswith("step1: ")]
     assert "not a safetensors file" in broken
 

@@ -62,7 +62,7 @@ def test_arrange_keeps_one_stage() -> None:
 
 
 def test_two_names_for_one_step_are_refused() -> None:
-    with pytest.raises(ConfigError, match="both stand for step 5"):
+    with pytest.raises(ConfigError, match="are both step 5"):
         arrange(["step5", "checkpoint-5"])
 
 
@@ -71,7 +71,7 @@ def test_bare_numbers_are_steps_only_by_themselves() -> None:
     listing = arrange(["step0", "step512", "20240131"])
     assert [revision.step for revision in listing.revisions] == [0, 512]
     assert listing.nameless == ("20240131",)
-    with pytest.raises(ConfigError, match=r"'step1000' and 'step1k' both stand for step 1000"):
+    with pytest.raises(ConfigError, match=r"'step1000' and 'step1k' are both step 1000"):
         arrange(["step1000", "step1k"])
 
 

@@ -75,7 +75,9 @@ def test_a_tokenizer_that_ends_prompts_is_refused(make_series, tokenizer) -> Non
     ends.save_pretrained(series / "step1")
     analysis = analyze_series(series, prompts=PROMPTS)
     assert column(analysis, "verdict") == {0: "ok", 1: "broken", 2: "ok"}
-    message = rf"step1: the tokenizer ends each prompt with '{END}', so the models would go on after the end"
+    message = (
+        rf"step1: the tokenizer ends each prompt with '{END}', so the models would generate after the end"
+    )
     assert message in str(column(analysis, "note")[1])
     ends.save_pretrained(series / "step0")
     with pytest.raises(ConfigError, match=r"step0: the tokenizer ends each prompt with .*--tokenizer"):

@@ -141,7 +141,7 @@ def test_nothing_kept_is_dropped_where_a_run_cannot_go_on(stopped, damage, why, 
     if not state:
         (stopped / "state.json").unlink()
     before = contents(stopped)
-    with pytest.raises(RunError, match=r"trained up to step 4, but nothing is left to go on from") as caught:
+    with pytest.raises(RunError, match=r"trained up to step 4, but nothing is left to resume from") as caught:
         train(CONFIG, runs_dir=stopped.parent)
     assert why in str(caught.value)
     assert "put a copy back, or rename the run's folder" in str(caught.value)
@@ -170,7 +170,7 @@ def test_a_damaged_newest_save_falls_back_to_the_one_before_and_keeps_checkpoint
     run = train(CONFIG, runs_dir=stopped.parent, listeners=[Watch()])
     assert seen[0] == (3, (0, 2, 4))
     assert "step_000004.safetensors: damaged" in caplog.text
-    assert "goes on from step 2 instead" in caplog.text
+    assert "resumes from step 2 instead" in caplog.text
     for name, data in contents(finished_once).items():
         if name.endswith(".safetensors"):
             assert (run.path / name).read_bytes() == data

@@ -108,7 +108,7 @@ def test_an_edited_configuration_is_not_passed_off_as_the_one_asked_for(which, r
     before = contents(root)
     other = RunConfig.parse({**CONFIG.data(), "seed": 5}).run_name
     with pytest.raises(
-        RunError, match=rf"config\.yaml: is of another run \({other}\) than the one asked for"
+        RunError, match=rf"config\.yaml: is of another run \({other}\) than the one requested"
     ) as caught:
         train(CONFIG, runs_dir=root.parent)
     assert "put its own back, or rename the folder" in str(caught.value)

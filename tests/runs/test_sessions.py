@@ -60,7 +60,7 @@ def test_a_run_says_what_made_it_and_a_resume_with_another_arithmetic_says_so(tm
     assert run.status == "finished"
     said = [r.getMessage() for r in caplog.records if "arithmetic" in r.getMessage()]
     assert said == [
-        f"{path}: made with arithmetic 1 up to step {reached}, goes on with {ARITHMETIC}: its numbers differ from an "
+        f"{path}: made with arithmetic 1 up to step {reached}, resumed with {ARITHMETIC}: its numbers differ from an "
         "uninterrupted run's by rounding"
     ]
     assert [session.get("arithmetic") for session in run.sessions] == [None, ARITHMETIC]

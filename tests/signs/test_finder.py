@@ -216,7 +216,7 @@ class TestNoPlateau:
 
     def test_too_few_points(self):
         assert_none(find_plateau([], []), "Only 0 finite losses were recorded")
-        assert_none(find_plateau([0], [2.0]), "Only 1 finite loss was recorded; it takes 10")
+        assert_none(find_plateau([0], [2.0]), "Only 1 finite loss was recorded; at least 10 are needed")
         assert_none(find_plateau(range(9), LOSS[::45][:9]), "Only 9 finite losses")
         loss = LOSS[::40].copy()
         loss[3] = math.nan

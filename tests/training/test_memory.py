@@ -54,6 +54,6 @@ def test_memory_that_runs_out_while_training_is_one_line(tmp_path, config):
             if step == 5:
                 torch.empty(2**58)
 
-    with pytest.raises(RunError, match=r"out of memory \(\d+ bytes more were asked for\)"):
+    with pytest.raises(RunError, match=r"out of memory \(\d+ bytes more were needed\)"):
         train(config, runs_dir=tmp_path, listeners=[Ask()])
     assert train(config, runs_dir=tmp_path).reached == 12

@@ -152,7 +152,7 @@ def test_a_run_saved_at_just_that_step_is_measured_and_kept_there(tmp_path, monk
 def test_without_what_it_needs_to_go_on_it_says_so(stopped):
     shutil.rmtree(stopped / "resume")
     assert load_run(stopped).stopped_at == 7
-    with pytest.raises(RunError, match=r"trained up to step 7, but nothing is left to go on from"):
+    with pytest.raises(RunError, match=r"trained up to step 7, but nothing is left to resume from"):
         train(stopping(None), runs_dir=stopped.parent)
 
 

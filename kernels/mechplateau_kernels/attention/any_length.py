@@ -1,7 +1,7 @@
 """Attention of any length as a torch operation: autograd, vmap, torch.compile.
 
 The fast ways give first derivatives. Second and higher ones are the reference's, with the whole map, taken where a
-graph of the backward pass is asked for.
+graph of the backward pass is requested.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _owned(results: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _asked_for(results: Sequence[Tensor], kind: Kind) -> tuple[Tensor, ...]:
-    """What `_forward_fake` promises, and nothing that was not asked for."""
+    """What `_forward_fake` promises, and nothing that was not requested."""
     output, row_mass, set_mass, largest, place, entropy, *kept = results
     return (
         output,

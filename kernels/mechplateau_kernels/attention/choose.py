@@ -51,7 +51,7 @@ TABLE = {
 ALGORITHMS = ("auto", *TABLE)
 SHORT = 64
 """Up to here the whole map is small, and linear attention through it as fast as any."""
-# Measured on a CPU. On a GPU neither `lse` nor `chunk` was yet: there they run where they are asked for.
+# Measured on a CPU. On a GPU neither `lse` nor `chunk` was yet: there they run where they are requested.
 FASTER_FROM = {"lse": 65, "chunk": 256}
 """Positions."""
 GATHERED = 1 / 40
@@ -72,9 +72,9 @@ class Request(NamedTuple):
     plain: bool
     """Whether it is what short linear attention always was: no allowed set, no statistics of rows, no softmax."""
     learned_factor: bool
-    """Whether a gradient of c is asked for."""
+    """Whether a gradient of c is requested."""
     obstacles: dict[str, Callable[[], str | None]]
-    """Why an algorithm cannot take this call, of those that cannot take every call; asked where it matters."""
+    """Algorithms that cannot take every call → a function that says why this call is one of those, or None."""
     metric: Sequence[PositionSet] = ()
 
 
@@ -82,8 +82,8 @@ def choose(request: Request, backend: str, algorithm: str) -> str:
     """The algorithm for this call.
 
     Raises:
-        ValueError: no such backend or algorithm, or one that cannot do what was asked.
-        BackendUnavailable: Triton was asked for where it cannot run.
+        ValueError: no such backend or algorithm, or one that cannot compute this call.
+        BackendUnavailable: Triton was requested where it cannot run.
     """
     op = request.op
     if algorithm not in ALGORITHMS:

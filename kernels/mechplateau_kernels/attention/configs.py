@@ -108,7 +108,7 @@ _BACKWARD = {
 
 
 def effective_precision(precision: str, d_head: int, d_v: int) -> str:
-    """ieee for very narrow heads, whatever was asked for: at least as exact, and without the tensor core's fragments,
+    """ieee for very narrow heads, whatever was requested: at least as exact, and without the tensor core's fragments,
     which spill where a loop over the width has a single turn and is unrolled."""
     return "ieee" if min(d_head, d_v) <= 16 else precision
 

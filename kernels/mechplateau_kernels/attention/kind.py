@@ -1,4 +1,4 @@
-"""What is asked of attention of any length, in the form that a torch operation takes: numbers, flags and tensors."""
+"""A request for attention of any length, in the form that a torch operation takes: numbers, flags and tensors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Linear attention by Triton as a torch operation: autograd, vmap, torch.compile.
 
 The kernels give first derivatives. Second and higher ones are the reference's, taken where a graph of the
-backward pass is asked for.
+backward pass is requested.
 """
 
 from typing import Any
@@ -55,7 +55,7 @@ def _gradients_by_reference(
 
 
 def _options(dtype: torch.dtype, flags: tuple[Any, ...]) -> Options:
-    """The flags with the precision settled: here, when the operation runs, since a trace cannot ask for it."""
+    """The flags with the precision settled: here, when the operation runs, since a trace cannot know it."""
     options = Options(*flags)
     if dtype != torch.float32:
         # tf32 is exact for float16 operands, and bfloat16 never multiplies as float32.

@@ -97,7 +97,7 @@ def softmax_attention(
     Raises:
         ValueError: shapes, dtypes or devices that do not fit, each named; an algorithm that cannot do this.
         TypeError: something that should be a tensor is none.
-        BackendUnavailable: Triton was asked for where it cannot run.
+        BackendUnavailable: Triton was requested where it cannot run.
     """
     check_inputs(OP, q, k, v)
     check_precision(OP, precision)

@@ -1,7 +1,7 @@
 """The test that a configuration of the tiled kernels must pass on a card before it is used there (see `_selfcheck`).
 
 Random data of some seventy positions, laid out as the call's, against the map in float64: a miscompiled product is
-wrong by far more than the precision asked for. Bounds of sets, factors and scales are numbers that a kernel reads when
+wrong by far more than the precision requested. Bounds of sets, factors and scales are numbers that a kernel reads when
 it runs; here they are others.
 """
 

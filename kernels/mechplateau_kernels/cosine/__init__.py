@@ -57,7 +57,7 @@ def pairwise_cosine(
     Raises:
         ValueError: wrong shape, dtype, `rows` or `reduce`.
         TypeError: h is no tensor.
-        BackendUnavailable: Triton was asked for where it cannot run.
+        BackendUnavailable: Triton was requested where it cannot run.
     """
     if reduce not in ("batch_mean", "none"):
         raise ValueError(f'pairwise_cosine: reduce: expected "batch_mean" or "none"; got {reduce!r}')
@@ -104,7 +104,7 @@ def mean_pairwise_cosine(
     Raises:
         ValueError: wrong shape or dtype; no pair is left (the mean is undefined).
         TypeError: h or pairs is no tensor, or exclude no sequence of ints.
-        BackendUnavailable: Triton was asked for where it cannot run.
+        BackendUnavailable: Triton was requested where it cannot run.
     """
     flat = _checked("mean_pairwise_cosine", h)
     if per_position and pairs is not None:

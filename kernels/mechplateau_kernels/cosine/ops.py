@@ -2,7 +2,7 @@
 
 The backward passes are plain torch: with u_i = x_i/|x_i| and any function f of the u,
     ∂f/∂x_i = (∂f/∂u_i − u_i (u_i · ∂f/∂u_i)) / |x_i|,   0 for vectors that count as zero.
-Second and higher derivatives are the reference's, taken where a graph of the backward pass is asked for.
+Second and higher derivatives are the reference's, taken where a graph of the backward pass is requested.
 """
 
 from typing import Any

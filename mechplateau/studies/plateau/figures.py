@@ -122,7 +122,7 @@ FIGURES = (
         "101",
         "Parts frozen at random",
         ("mws", *(name for name in _NAMES if name.startswith("mws-frozen-"))),
-        ours="the paper tells of these runs without a figure; the number is ours",
+        ours="the paper describes these runs without a figure; the number is ours",
     ),
     _figure(
         "102",

@@ -1,7 +1,7 @@
 """What the plateau paper trains: every run of it by name, at the paper's size and at the tasks' small one.
 
-Each says how its set-up stands to the authors' (arXiv 2506.13688 and its code): as theirs, or ours and why. What holds
-of all of them is `SETUP`. The steps at which c = 10 is switched on are the paper's.
+Each says whether its set-up is the authors' (arXiv 2506.13688 and its code), or ours and why. What holds for all of
+them is `SETUP`. The steps at which c = 10 is switched on are the paper's.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def columns_read(config: RunConfig, names: Sequence[str]) -> list[str]:
 
 
 def _at_places(signs: Signs) -> Numbers:
-    """The largest COS on the way at each further place, of the group of outputs that stands for the run."""
+    """The largest COS on the way at each further place, of the group of outputs that represents the run."""
     group = signs.collapse_column.removeprefix(COLLAPSE)
     found: Numbers = {}
     for name in map(str, signs.metrics.columns):

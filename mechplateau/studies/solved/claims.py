@@ -2,7 +2,7 @@
 
 The ranges were written down before the runs on record, from an audit by another program of six other runs, and where
 that says nothing, from what would have to be seen for the sentence to be true. The numbers are defined in `numbers`.
-Two sentences failed on five runs, as their numbers read them. They stay, and stand beside a second reading, which was
+Two sentences failed on five runs, as their numbers read them. They stay, beside a second reading, which was
 found on those runs, and has three more to pass.
 """
 
@@ -25,7 +25,7 @@ _SEPARATOR = Change(
 _WAVES = Change(
     after=5,
     was="1/remove and the claims beside it, with the wave of the sum alone kept or taken",
-    because="without it, the waves of the two terms at the same frequency still tell the sum",
+    because="without it, the waves of the two terms at the same frequency still determine the sum",
 )
 
 

@@ -1,4 +1,4 @@
-"""Names that are imported when they are first used, so that opening a package costs nothing; and names that moved."""
+"""Names that are imported when they are first used, so that importing a package costs nothing; and names that moved."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lazy_names(
 
 
 class MovedModules:
-    """For `sys.meta_path`: a module that is imported by its former name is the very module of its present one."""
+    """For `sys.meta_path`: importing a module by its former name gives the same module object as its present name."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -1,4 +1,4 @@
-"""A run, written down: task, model, training, evaluation, interventions and seed.
+"""A run's configuration: task, model, training, evaluation, interventions and seed.
 
 `RunConfig.for_task("mws")` is the paper's set-up of a task. What a file or an override leaves out is filled
 in from the task's own defaults, then from the defaults here.

@@ -1,4 +1,4 @@
-"""The errors a user can cause and mend: one line that says what was expected, what came, what to do.
+"""Errors that a user can cause and fix: one line with what was expected, what came, and what to do.
 
 The command line prints them without a traceback and exits with code 2.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class UserError(ValueError):
-    """Base of every error that is the caller's to mend."""
+    """Base of every error that the caller can fix."""
 
 
 class ConfigError(UserError):

@@ -97,7 +97,7 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
     """`write_whole` for a file of a run.
 
     Raises:
-        RunError: the file cannot be written (a full disk, say); what stood at `path` before still does.
+        RunError: the file cannot be written (a full disk, say); what was at `path` before is unchanged.
     """
     with explained(path):
         write_whole(path, write)
@@ -127,7 +127,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def sync_to_disk(path: Path) -> None:
-    """Have the system put a file, or a folder's names, on the disk."""
+    """Sync a file, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -173,7 +173,7 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _mode(path: Path) -> int | None:
-    """What there is at the end of all links, and its permissions; None where there is nothing yet."""
+    """The file at the end of all links, and its permissions; None if there is none yet."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:

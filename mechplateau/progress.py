@@ -1,4 +1,4 @@
-"""How far a long computation is: bars as tqdm makes them, wherever something takes a `progress`.
+"""Progress of long computations: bars as tqdm makes them, for every `progress` argument.
 
     patch_sweep(…, progress=tqdm.auto.tqdm)     # a bar in a notebook
 
@@ -29,10 +29,10 @@ class Bar(Protocol):
         """So many more pieces of work are done."""
 
     def set_postfix_str(self, s: str = "") -> Any:
-        """A word about what is done now."""
+        """A word about the present work."""
 
     def close(self) -> Any:
-        """No more will be done, though maybe not all of it was."""
+        """The work has ended, finished or not."""
 
 
 Progress = Callable[..., Bar]

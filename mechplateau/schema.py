@@ -26,10 +26,10 @@ _DEEPEST = 50
 
 
 def whole_number(value: object, name: str) -> int:
-    """A number that counts or numbers something, of Python's, numpy's or torch's kinds.
+    """A whole number of Python's, numpy's or torch's types, as an int.
 
     Raises:
-        ConfigError: it is none; `name` is what it was given as.
+        ConfigError: it is not a whole number; `name` is the argument's name.
     """
     try:
         return operator.index(value)  # type: ignore[arg-type]
@@ -192,7 +192,7 @@ class _Loader(_UniqueKeys, yaml.SafeLoader):
 
 
 class _FastLoader(_UniqueKeys, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """YAML in C where PyYAML was built with it: ten times faster, and the same data."""
+    """YAML in C, if PyYAML was built with it: several times faster, and the same data."""
 
 
 def _loaded(text: str) -> Any:

@@ -1,7 +1,7 @@
 """Which implementation runs: argument first, then `MECHPLATEAU_KERNELS`, then the device.
 
 `auto` takes Triton for CUDA tensors wherever the kernel can run, and otherwise the torch reference,
-saying why once. Asking for Triton (by argument or variable) where it cannot run is an error, never a
+saying why once. Requesting Triton (by argument or variable) where it cannot run is an error, never a
 silent change of path.
 """
 

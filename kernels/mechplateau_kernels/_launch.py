@@ -1,4 +1,4 @@
-"""What every kernel launch shares, and what Triton compiles a kernel anew for.
+"""Shared code of all kernel launches, and the argument properties for which Triton compiles a separate kernel.
 
 Triton makes a constant of every integer argument that is 1, and uses that an integer or an address is a multiple of
 16: each combination is a program of its own, and one may be miscompiled where another is right. `kind` and `layout`

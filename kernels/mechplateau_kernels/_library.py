@@ -55,12 +55,12 @@ def unfold(x: Tensor, size: int) -> Tensor:
 
 
 def differentiable(backward: Callable[..., Any], formula: Callable[..., Any]) -> Callable[..., Any]:
-    """`backward`, an operation that gives a kernel's gradients, made fit to be differentiated itself.
+    """`backward`, an operation that gives a kernel's gradients, made differentiable itself.
 
     Its own gradients, of any order, are those of `formula`: the same function of the same arguments in plain
     torch. To be called where a graph of the backward pass is requested; elsewhere the operation alone is faster.
     (`once_differentiable` would not do: its error hangs on a path that `torch.autograd.grad` leaves out, and the
-    second derivative comes out wrong without a word.)
+    second derivative is then silently wrong.)
     """
 
     class Backward(torch.autograd.Function):

@@ -1,6 +1,6 @@
 """Trust in a compiled kernel: the first use of a configuration on a card runs a small exact test.
 
-Some ptxas versions miscompile tensor-core kernels for Hopper without a word. The test data are small
+Some ptxas versions silently miscompile tensor-core kernels for Hopper. The test data are small
 integers and powers of two, on which every intermediate is exact in the precision that was requested, so that
 a right kernel gives the reference's bits and any other bit is a fault of the compiler or the card. Where float32
 accuracy is promised they have more bits than tf32. A configuration is all that Triton compiles a kernel anew for,

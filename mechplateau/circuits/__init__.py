@@ -1,4 +1,4 @@
-"""Look inside: small tools for what a model computes, each on any HookedTransformer, each returning labeled tables.
+"""Tools to look inside a model. Each works on any HookedTransformer and returns a labeled table.
 
 | question | tool | cost |
 |---|---|---|
@@ -22,7 +22,7 @@
 | … and is it needed, and enough? | `ablate_frequencies` | some forwards |
 | does a tool find what is there? | `model_by_hand`: a solution with known parts | milliseconds |
 | … and over training? | `over_run(run, tool, …)` | the tool's, times the checkpoints |
-| anything else: edit activations, and hear when that did nothing | `run_edited`, `score` | one forward |
+| anything else: edit activations; an edit without effect is an error | `run_edited`, `score` | one forward |
 
 `tokens` are whole sequences; the model sees all but the last token. `rows` are positions of what it sees; a task's
 outputs are predicted at `task.output_rows`. Names are imported when first used.

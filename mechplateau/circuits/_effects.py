@@ -35,7 +35,7 @@ def effect_table(labels: Mapping[str, object], plain: Scores, edited: Scores) ->
 
 
 def ablation(method: str, seed: int, inputs: Int[Tensor, "batch pos"]) -> Callable[[Tensor], Tensor]:
-    """What takes an activation's place, by its first axis, the batch.
+    """The replacement for an activation, computed along its first axis, the batch.
 
     zero: nothing; mean: its mean over the batch; resample: that of another sequence, each sequence's drawn
     once, never its own.

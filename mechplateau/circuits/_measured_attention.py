@@ -31,7 +31,7 @@ _POSITIONS = {"alibi": "ALiBi positions", "relative_positional_bias": "relative 
 
 @dataclass(frozen=True)
 class Seen:
-    """What one layer's attention left behind.
+    """What was measured of one layer's attention.
 
     Attributes:
         layer: its number.
@@ -56,7 +56,7 @@ def measured_attention(
     """Inside, every forward of the model reports what each layer's attention puts on the sets.
 
     Raises:
-        UserError: an attention that this cannot measure, or somebody looks at a map; nothing is replaced then.
+        UserError: an attention that this cannot measure, or a hook on a map; nothing is replaced then.
     """
     if not isinstance(model, HookedTransformer):
         raise UserError(f"model: expected a HookedTransformer, got {type(model).__name__}")

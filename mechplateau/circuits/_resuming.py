@@ -192,7 +192,7 @@ def _stacked(tensor: Tensor, variants: int) -> Tensor:
 
 
 class _Slicing:
-    """Drop the rows that are not scored, where nothing will look at them any more."""
+    """Drop the rows that are not scored, after the last point that reads them."""
 
     def __init__(self, wanted: Int[Tensor, " rows"], length: int):
         self._wanted = wanted

@@ -1,4 +1,4 @@
-"""Two models that are compared must differ, but not in how their weights are written: what else is refused, or said."""
+"""Checks on two models that are compared: they must differ, but both or neither have processed weights."""
 
 from __future__ import annotations
 

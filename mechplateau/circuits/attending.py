@@ -5,7 +5,7 @@ For a set S and a head, over the queries i that have a key in S (they alone coul
     mass = mean_i Σ_{j in S(i)} |A_ij| / Σ_j |A_ij|        uniform = mean_i |S(i)| / |allowed keys of i|
     lift = mass / uniform                                  entropy = mean_i -Σ_j p_ij log p_ij, p = |A| / Σ|A|
 
-A head that attends to S alone has mass 1. Lift 1 is what attention spread evenly over the keys would have. Softmax and
+A head that attends to S alone has mass 1. Attention spread evenly over the keys has lift 1. Softmax and
 linear attention, rotary positions, grouped queries, soft caps and local windows are measured; other kinds are refused.
 
 Cost: one forward. Memory does not grow with the square of the length: no map is built. For the map itself, use

@@ -1,4 +1,4 @@
-"""A window sum solved by hand: a model whose weights are written down, so that what every tool should find is known.
+"""A window sum solved by hand: a model with given weights, so that the right result of every tool is known.
 
 Moving windows of two, one layer of linear attention. With θ_q(t) = 2π q t / p at (p − 1) / 2 frequencies q, and the
 stream in parts (each vector beside its negative, so that its mean is 0):

@@ -69,7 +69,7 @@ def composition_scores(
         undefined: null, or why there is no score (a head whose weights are zero neither writes nor reads; one of
         a model that diverged has weights that are not numbers);
         score and z are null then. z is null too where chance has no spread (d_model 1). With `tokens` also effect, the
-        rise of the loss in nats when this reader hears the source's write on another sequence, effect_se, its standard
+        rise of the loss in nats when this reader gets the source's write on another sequence, effect_se, its standard
         error over sequences, and n, how many.
 
     Raises:

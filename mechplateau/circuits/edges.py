@@ -102,7 +102,7 @@ def _with_edges(
     edges: Sequence[Edge],
     changes: dict[tuple[int, int], Float[Tensor, "batch pos d_model"]],
 ) -> Float[Tensor, "variants_batch pos vocab"]:
-    """Logits of the inputs repeated for each edge, whose reader hears the changed write."""
+    """Logits of the inputs repeated for each edge, whose reader gets the changed write."""
 
     def hook_for(kind: str):
         def hook(stream: Float[Tensor, "variants_batch pos head d_model"], hook) -> Tensor:

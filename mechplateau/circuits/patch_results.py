@@ -1,4 +1,4 @@
-"""What a sweep of patches comes to: its table, and how much of the donor's difference each patch recovers."""
+"""Results of a sweep of patches: the table, and how much of the donor's difference each patch recovers."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def recovered(
     """(patched − recipient) / (donor − recipient), means over sequences.
 
     Null where recipient and donor do not differ: their mean difference is within two of its standard errors, or within
-    `SAME`. A share of nothing would be noise divided by noise.
+    `SAME`. Otherwise the ratio would be noise divided by noise.
     """
     difference = donor - recipient
     noise = np.nan_to_num(2 * float(standard_error(difference)))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def fixed_map(
     model: HookedTransformer, tokens: Int[Tensor, "batch seq"], *, rows: Sequence[int] | None = None
 ) -> pd.DataFrame:
-    """R² of each head's pattern, and what its mean over sequences is worth in its place.
+    """R² of each head's pattern, and the loss with its mean over sequences in its place.
 
     Args:
         model: any HookedTransformer.

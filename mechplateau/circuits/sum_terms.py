@@ -1,4 +1,4 @@
-"""What an output is the sum of, in tasks whose outputs are sums modulo p of the tokens on Ω (window or prefix sums)."""
+"""The terms of each output, in tasks whose outputs are sums modulo p of the tokens on Ω (window or prefix sums)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Summands:
-    """The outputs that are sums of as many tokens as any is, and these tokens.
+    """The outputs with the largest number of terms, and these terms.
 
     Attributes:
         rows: the positions that predict them.

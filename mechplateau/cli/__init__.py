@@ -1,4 +1,4 @@
-"""The command line: one file a group of commands, every heavy import inside its command: help answers at once."""
+"""The command line, one file per group of commands. Heavy imports are inside the commands, so that help is fast."""
 
 from mechplateau.cli.app import main
 

@@ -1,4 +1,4 @@
-"""`mechplateau …`: the commands there are, and how each of them ends."""
+"""The program `mechplateau`: its commands, and their exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far long commands are: a bar on a terminal, lines in a file or pipe; both on standard error."""
+"""Progress of long commands on standard error: a bar on a terminal, lines in a file or pipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAIN_INTERVAL = 20.0
 
 
 def shown(*, total: int, desc: str) -> Bar:
-    """tqdm's bar on a terminal, else a line now and then."""
+    """tqdm's bar on a terminal, else a line from time to time."""
     if sys.stderr.isatty():
         from tqdm import tqdm
 
@@ -23,7 +23,7 @@ def shown(*, total: int, desc: str) -> Bar:
 
 
 def told(*, total: int, desc: str) -> Bar:
-    """A line for every word that is said about the work."""
+    """A line for every message about the work."""
     return _Lines(total, desc)
 
 

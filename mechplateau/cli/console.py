@@ -40,7 +40,7 @@ CHOSEN_AGAIN = 1.0
 
 @contextmanager
 def training_progress(config: RunConfig) -> Iterator[_Progress]:
-    """A live display of a run: bar, time left and the last measured numbers. A plain line now and then in a file."""
+    """A run's live display: bar, time left and the last measured numbers. In a file, plain lines from time to time."""
     console = Console(stderr=True)
     display = _Progress(config, console)
     if not console.is_terminal:
@@ -162,7 +162,7 @@ def print_comparison(runs: Sequence[Run]) -> None:
 
 
 def print_runs(table: pd.DataFrame, unreadable: Mapping[str, str], nothing: str) -> None:
-    """One line a run, then what could not be opened, with the reasons; `nothing` where there is neither."""
+    """One line per run, then the folders that could not be opened, with reasons; `nothing` if there are neither."""
     console = Console()
     if table.empty and not unreadable:
         console.print(escape(nothing), highlight=False, soft_wrap=True)

@@ -39,7 +39,7 @@ def llc(
     ] = 100.0,
     chains: Annotated[int, typer.Option(help="Chains.")] = 4,
     draws: Annotated[int, typer.Option(help="Steps a chain that count.")] = 200,
-    burn_in: Annotated[int, typer.Option(help="Steps before those, which do not count.")] = 0,
+    burn_in: Annotated[int, typer.Option(help="Burn-in steps, which are not counted.")] = 0,
     batch_size: Annotated[int | None, typer.Option(help="Samples a step (default: the run's).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of data and noise.")] = 0,
     part: Annotated[
@@ -59,7 +59,7 @@ def llc(
     threads: Threads = None,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
-    """Estimate the local learning coefficient at a run's checkpoints, and say what each estimate may be taken for.
+    """Estimate the local learning coefficient at a run's checkpoints, with a verdict on each estimate.
 
     Each checkpoint's result is kept beside the run. Rerun the same command to resume after Ctrl-C.
     """

@@ -52,7 +52,7 @@ Retries = Annotated[
 
 @dataclass(frozen=True)
 class Place:
-    """What the options say; checked.
+    """The options of these commands, checked.
 
     Args:
         executor: local or ray.

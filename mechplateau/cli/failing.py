@@ -10,7 +10,7 @@ _LONGEST = 2000
 
 
 def fail(message: str, code: int) -> NoReturn:
-    """Print the message as one line and end: with 2 for a mistake, 130 for an interruption."""
+    """Print the message as one line and end: with exit code 2 for a mistake, 130 for an interruption."""
     # A value that is quoted may be megabytes long, or hold what a terminal takes for commands.
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(message.split()))
     shown = line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"

@@ -25,7 +25,7 @@ LONGEST_COPY = 512
 
 
 def _folder(text: str | Path) -> Path:
-    """A folder's path; an empty name, such as that of a variable that is not set, is none."""
+    """A folder's path; an empty name (of an unset variable, say) is an error."""
     if not str(text).strip():
         raise typer.BadParameter("expected a folder, got an empty name")
     return local_path(text)
@@ -76,16 +76,16 @@ def llm(
         bool, typer.Option("--identity-only", help="Check the checkpoints, measure nothing.")
     ] = False,
     heads: Annotated[
-        bool, typer.Option("--heads", help="Also measure what every head attends to, and when it is born.")
+        bool, typer.Option("--heads", help="Also measure what every head attends to, and from which step on.")
     ] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads (default: all).")] = None,
     runs_dir: Annotated[
         Path, typer.Option(parser=_folder, metavar="FOLDER", help="Where the analysis is kept.")
     ] = Path("runs"),
 ) -> None:
-    """Measure repetition and collapse along a series of checkpoints, and whether they are what they claim.
+    """Measure repetition and collapse along a series of checkpoints, and check that each is what its name says.
 
-    What is finished is kept. Rerun the same command to resume after Ctrl-C.
+    Finished checkpoints are kept. Rerun the same command to resume after Ctrl-C.
     """
     from mechplateau.llm import SeriesConfig, analysis_folder, analyze_series, load_prompts
     from mechplateau.runs import Run
@@ -93,7 +93,7 @@ def llm(
 
     if Run.exists(series):
         raise UserError(
-            f"{series}: a run of ours, not a series of language models; use `mechplateau llc {series}` for its "
+            f"{series}: a run of mechplateau, not a series of language models; use `mechplateau llc {series}` for its "
             "learning coefficients, `mechplateau show` and `report` for the rest"
         )
     config = SeriesConfig.parse(

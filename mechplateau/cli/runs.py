@@ -109,7 +109,7 @@ def show(
     ],
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
-    """Print what came out of a run; several are shown side by side."""
+    """Print a run's results; several runs are shown side by side."""
     from mechplateau.cli.console import print_comparison
 
     found = [find_run(run, runs_dir) for run in runs]
@@ -159,7 +159,7 @@ def list_(
     csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
-    """List the runs there are: what differs between them, and what came out."""
+    """List the runs with the settings that differ and their results."""
     from mechplateau.cli.console import print_runs
     from mechplateau.report.overview import chosen_runs, overview, sorted_by
     from mechplateau.runs import list_runs, unreadable_runs

@@ -82,7 +82,7 @@ def figures(
     seeds: Seeds = 1,
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
-    """List a study's figures: what they show, what they cost, and what of them is trained."""
+    """List a study's figures: what they show, what they cost, and which of their runs are trained."""
     from rich.console import Console
     from rich.table import Table
 
@@ -144,9 +144,7 @@ def claims(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print a page of Markdown, as docs/claims.md.")
     ] = False,
-    written: Annotated[
-        bool, typer.Option("--csv", help="Print the claims as they are written down, checked on nothing.")
-    ] = False,
+    written: Annotated[bool, typer.Option("--csv", help="Print the claims without checking them.")] = False,
 ) -> None:
     """Check every claim of a study on the results that are on record, or on your own runs."""
     from mechplateau.runs import unreadable_runs
@@ -172,7 +170,7 @@ def claims(
 
 @dataclass(frozen=True)
 class _Request:
-    """How figures are to be made; all of it was checked."""
+    """How to make figures; everything is checked."""
 
     scale: str
     seeds: range
@@ -194,8 +192,7 @@ def _request(
     threads: int | None,
     place: Place,
 ) -> _Request:
-    """Check everything before anything is trained, so that hours of it are not followed by a figure that cannot be
-    written."""
+    """Check everything before training, so that no figure fails after hours of it."""
     from mechplateau.training.loop import MOST_THREADS
 
     _scale(study, figures, scale)
@@ -260,7 +257,7 @@ def _made(
 
 
 def _print_reduced(study: Study, figures: Sequence[Figure], scale: str) -> None:
-    """What a scale changed in these figures' runs: a line a setting, most frequent values first."""
+    """Settings that a scale changes in these figures' runs, one per line, most frequent values first."""
     from collections import Counter, defaultdict
 
     from mechplateau.studies.making import reduced

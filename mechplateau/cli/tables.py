@@ -45,7 +45,7 @@ def print_table(table: pd.DataFrame, console: Console, *, wraps: Sequence[str] =
 
 
 def shown_runs(table: pd.DataFrame) -> pd.DataFrame:
-    """`report.overview`'s table as texts: steps as one column, ages in words, nothing where undefined."""
+    """`report.overview`'s table as texts: steps as one column, ages in words, empty where undefined."""
     steps = [f"{done}/{whole}" for done, whole in zip(table["step"], table["steps"], strict=True)]
     columns = {
         "run": table["run"],

@@ -1,4 +1,4 @@
-"""Interventions: what is done to a model while it trains. One file each; `base` says what one is."""
+"""Interventions: changes to a model while it trains. One file each; `base` defines what one is."""
 
 from mechplateau.interventions.attention_scale import AttentionScale
 from mechplateau.interventions.base import (

@@ -77,7 +77,7 @@ class AttentionScale(Intervention):
 
 
 def _depends_on_data(task: TaskBase) -> TypeGuard[_WithEntries]:
-    """Whether the task says for each input by itself where attention belongs."""
+    """Whether Ω depends on the input."""
     return isinstance(task, _WithEntries)
 
 

@@ -34,7 +34,7 @@ class Handle:
 class Intervention(Config):
     """Base of all interventions, in effect at steps `start ≤ step < stop`.
 
-    At step s it shapes what is measured after s updates and the update from s to s + 1.
+    At step s it affects what is measured after s updates, and the update from s to s + 1.
     """
 
     needs_attention: ClassVar[bool] = False
@@ -61,7 +61,7 @@ class Intervention(Config):
         """Raise ConfigError, naming the field, where it cannot act on this task and model."""
 
     def conflict(self, other: Intervention) -> str | None:
-        """Why it cannot be in effect together with another one ("… as"), or None."""
+        """Why it cannot be in effect together with another one (a text that ends in "as"); None: it can."""
         if self == other:
             return "is the same as"
         return None

@@ -1,4 +1,4 @@
-"""Parts of a model held as they are: frozen at random, or once they were set."""
+"""Freezing parts of a model: at their random weights, or after another intervention set them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mechplateau.tasks import TaskBase
 
 
 class Freezing(Intervention):
-    """Holds parameters as they are: no gradient, and so no update, weight decay or optimizer state."""
+    """Freezes parameters: no gradient, and so no update, weight decay or optimizer state."""
 
     def hold(self, model: nn.Module, names: Iterable[str]) -> Handle:
         """Stop training the named parameters until the handle is removed."""

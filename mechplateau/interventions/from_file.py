@@ -1,6 +1,6 @@
-"""What an intervention takes from a file, a checkpoint or the attention maps beside it, known by its content.
+"""Tensors that an intervention takes from a checkpoint, or the attention maps beside it, identified by content.
 
-A SHA-256 of the tensors taken is recorded, so that a run's configuration, and with it the run's hash, says what it was
+A SHA-256 of the tensors taken is recorded, so that a run's configuration and its hash depend on what it was
 started from. Opening a finished run needs no source; starting one does.
 """
 
@@ -38,7 +38,7 @@ def content_hash(tensors: Mapping[str, Tensor]) -> str:
 
 
 class FromFile(Intervention):
-    """Takes tensors from a file, known by their content: where it lies does not count for a run's hash."""
+    """Takes tensors from a file, identified by their content: the file's path does not count for a run's hash."""
 
     unhashed: ClassVar[frozenset[str]] = frozenset({"source"})
 
@@ -88,7 +88,7 @@ class FromFile(Intervention):
         return taken
 
     def tensors_if_there(self) -> dict[str, Tensor] | None:
-        """The tensors, or None where a run is only opened and its source is gone or another by now."""
+        """The tensors, or None if a run is only opened and its source is gone or has changed."""
         try:
             return self.tensors()
         except CheckpointError:

@@ -1,4 +1,4 @@
-"""Parts of a model as an intervention's field names them, and holding them as they are."""
+"""Parts of a model as an intervention's field names them, and freezing them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from mechplateau.tasks import TaskBase, targets_of
 
 @register_intervention
 class ProgressReward(Intervention):
-    """Take weight · APM off the training loss: its gradient pulls attention towards Ω.
+    """Subtract weight · APM from the training loss: its gradient pulls attention towards Ω.
 
     APM is that of the training batch, averaged over the task's targets and the layers they are measured at. Only the
     updates see it: the loss in the table, the measurements and generation are those of the model as it is.
@@ -41,7 +41,7 @@ class ProgressReward(Intervention):
         return super().conflict(other)
 
     def weight_at(self, step: int) -> float:
-        """What the update from `step` on takes off its loss for each unit of attention progress."""
+        """The weight: what the update at `step` subtracts from its loss per unit of attention progress."""
         if step - self.start >= self.ramp:
             return self.weight
         return self.weight * (step - self.start) / self.ramp

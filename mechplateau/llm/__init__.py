@@ -1,6 +1,6 @@
-"""Series of language-model checkpoints: what they are, are they what they claim, repetition and collapse.
+"""Series of language-model checkpoints: their identity, and repetition and collapse along them.
 
-`analyze_series` does the whole of it; `generate`, `measure`, `identify` and `judge` are its parts, for data
+`analyze_series` does everything; `generate`, `measure`, `identify` and `judge` are its parts, for data
 you already hold. `series_heads` and `births` say what heads attend to, and since when. `load_hooked` gives one
 checkpoint as a HookedTransformer. Importing this package imports neither transformers nor huggingface_hub, and asks for
 nothing over the network.

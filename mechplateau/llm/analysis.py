@@ -73,7 +73,7 @@ def analyze_series(
     folder: str | Path | None = None,
     progress: Progress | str | None = None,
 ) -> SeriesAnalysis:
-    """Measure repetition and collapse along a series, and check that its checkpoints are what they claim.
+    """Measure repetition and collapse along a series, and check that each checkpoint is what its name says.
 
     One checkpoint is in memory at a time. A revision that is missing or cannot be read is a row with the
     reason.
@@ -189,7 +189,7 @@ def analysis_folder(
 
 @contextlib.contextmanager
 def _quick_collection() -> Iterator[None]:
-    """Leave out of garbage collections what is there already: the libraries' objects make one take half a
+    """Exclude existing objects from garbage collections: with the libraries' objects, one takes half a
     second."""
     if gc.get_freeze_count():
         yield
@@ -202,7 +202,7 @@ def _quick_collection() -> Iterator[None]:
 
 
 class _Job:
-    """What it takes to turn one checkpoint into a record."""
+    """Turns one checkpoint into a record."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ def layer_name(layer: int) -> str:
 
 @dataclass(frozen=True)
 class Generation:
-    """What a model generated, and from which states."""
+    """Generated tokens, and the hidden states that predicted them."""
 
     tokens: Int[Tensor, "prompt new"]
     """Ids; −1 (`UNDEFINED`) from where the logits have no finite largest one."""
@@ -72,7 +72,7 @@ def generate(
         batch_size: prompts run together.
         temperature: None for greedy; else tokens are drawn from softmax(logits / temperature), by inverting
             the distribution at one uniform number per prompt and token, so that the batches do not matter.
-        seed: of those numbers.
+        seed: of these random numbers.
 
     Raises:
         ConfigError: an empty prompt, one too long for the model's context, or ids that cannot be.
@@ -144,7 +144,7 @@ class _Batch:
         self.cache = {name: DynamicCache()}
 
     def forward(self) -> Tensor:
-        """Logits `[batch, input, vocabulary]` of what is new since the last pass."""
+        """Logits `[batch, input, vocabulary]` of the new inputs since the last pass."""
         self.seen += self.input.shape[1]
         mask = self.mask[:, : self.seen].long()
         positions = (mask.cumsum(-1) - 1).clamp_min(0)[:, -self.input.shape[1] :]

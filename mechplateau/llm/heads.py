@@ -1,8 +1,8 @@
-"""What every head of a series of checkpoints attends to, and at which step each head is born.
+"""What every head of a series of checkpoints attends to, and from which step on (its birth).
 
 Every checkpoint runs on the same repeated random tokens, on which only a head that looks for copies can attend to one.
 A head is born at the first step from which it puts at least a fifth of its attention on a set (`BORN`), and at least
-half of the most that it ever puts there; a head that never does is not.
+half of its maximum there; a head that never does is never born.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def series_heads(
         table: of the analysis: `step`, `label`, `verdict`, `hash`; what was not read, and the final weights where they
             are no step of the series, are left out.
         tool: takes a HookedTransformer, gives a table.
-        settings: all that determines the tool's numbers, as text: what was kept under other settings is not used.
+        settings: all that determines the tool's numbers, as text; results kept under other settings are not used.
         stage: of a series in stages.
         device: where the models are put.
         folder: where finished checkpoints are kept, by their content; a second call continues from them.

@@ -1,4 +1,4 @@
-"""One checkpoint of a series as a HookedTransformer, proved to compute what transformers computes.
+"""One checkpoint of a series as a HookedTransformer, checked against transformers' own model.
 
 TransformerLens's own entry point takes names of the hub and does not load strictly. Here the sizes come from
 the checkpoint's configuration, the weights go through TransformerLens's converters and are loaded strictly

@@ -1,4 +1,4 @@
-"""What a checkpoint is, by its content: a hash of each tensor and of the whole, and a sketch to measure with.
+"""A checkpoint's identity by content: a hash of each tensor and of the whole, and a sketch to measure with.
 
 1. A tensor's hash is SHA-256 over its shape and its values as little-endian float32, with −0 read as 0: it
    depends on the numbers, not on the file format, sharding or storage type. A copy made by rounding to

@@ -1,4 +1,4 @@
-"""What the name of a checkpoint says: stage, step and tokens, parsed and never composed.
+"""Stage, step and tokens, parsed from a checkpoint's name; names are never composed.
 
 Published series name their checkpoints in several ways (`step512`, `stage1-step150-tokens1B`, `checkpoint-500`), and
 people theirs (`ckpt-500`, `step=1000`, `step1k`, or the bare number). The names are taken from the hub or from a folder

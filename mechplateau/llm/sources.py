@@ -55,7 +55,7 @@ _SHARDS = {
 
 
 class Source(Protocol):
-    """A place that keeps a series."""
+    """Where a series is kept: a folder, or a repository of the hub."""
 
     @property
     def name(self) -> str:
@@ -63,7 +63,7 @@ class Source(Protocol):
 
     @property
     def notice(self) -> str | None:
-        """What the user should know about the listing, if anything (that it is the cache's, say)."""
+        """A notice about the listing, if any (that it comes from the cache, say)."""
 
     def listing(self, stage: int | None = None) -> Listing:
         """The revisions there are."""

@@ -44,7 +44,7 @@ class Example:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Everything kept of one checkpoint."""
+    """What is kept of one checkpoint."""
 
     version: str
     """The source's version string of the checkpoint: another one makes the record void."""
@@ -112,7 +112,7 @@ class Store:
             reason = (
                 error.reason if isinstance(error, TensorFileError) else f"{type(error).__name__}: {error}"
             )
-            raise RunError(f"{path}: damaged ({reason}); delete it and give the same command again") from None
+            raise RunError(f"{path}: damaged ({reason}); delete it and rerun the same command") from None
 
     def save(self, label: str, record: StepRecord) -> None:
         """Keep a finished step."""

@@ -1,7 +1,7 @@
-"""What an evaluation records: objects that know their columns and fill them from one look at the model.
+"""What an evaluation records: objects with columns, filled from one look at the model.
 
 All measurements of an evaluation share one teacher-forced forward and at most one generation (`Seen`). What a model or
-task cannot give is said before training begins (`misfit`).
+task cannot give is reported before training begins (`misfit`).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Seen:
 
     @cached_property
     def generated(self) -> Int[Tensor, "batch n_outputs"]:
-        """The outputs that the model generates after each prompt, greedily; −1 from where one is undefined on."""
+        """The outputs that the model generates after each prompt, greedily; −1 from the first undefined one on."""
         task = self._setting.sequences
         if self._needs == {"generation"}:  # nothing else is needed of the sequences: the prompts are enough
             prompt = tokens_of(self.batch)[:, : task.prompt_length]

@@ -1,4 +1,4 @@
-"""A column of the metrics table: what is written down about it, once.
+"""A column of the metrics table, and its documentation.
 
 The table's Parquet schema, `Run.columns`, `mechplateau columns` and the labels of a report all come from here.
 """

@@ -57,12 +57,12 @@ class OfOutputs(Measurement):
 
 
 class OfGenerated(OfOutputs):
-    """Base of what is measured on generated outputs: null where the model's own numbers are broken."""
+    """Base of what is measured on generated outputs: null where the model's logits are not finite."""
 
     needs: ClassVar = frozenset({"generation"})
 
     def unless_broken(self, seen: Seen, value: Value) -> Value:
-        """Not a number, so null in the table, where the model's own numbers are broken: no 0 or 1 is made up."""
+        """NaN, so null in the table, where the model's logits are not finite: no 0 or 1 is made up."""
         if value is None:
             return None
         broken = seen.once("broken", lambda: (seen.generated < 0).any())

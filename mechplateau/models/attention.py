@@ -36,7 +36,7 @@ SHORT = 64
 
 
 class MaskedAttention(Attention):
-    """What linear and softmax attention share: the order of the hooks, the factor on Ω, the record.
+    """Base of linear and softmax attention: the order of the hooks, the factor on Ω, the record.
 
     Attributes:
         looked_up: whether the last forward took its queries, keys and values from the first layer's table.
@@ -97,7 +97,7 @@ class MaskedAttention(Attention):
         return F.linear(z.flatten(2), self.W_O.flatten(0, 1).T, self.b_O)
 
     def calculate_qkv_matrices(self, query_input, key_input, value_input):
-        """As TransformerLens's, to the bit, in fewer calls: generating a token is mostly calls.
+        """As TransformerLens's, to the bit, in fewer calls: generating a token mostly costs calls.
 
         A query input given as `Rows` of the first layer's table gives all three.
         """

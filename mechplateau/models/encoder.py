@@ -40,7 +40,7 @@ class Encoder(HookedRootModule):
 
     Attributes:
         model_config: sizes and kind.
-        cfg: the same as TransformerLens says it, for its caches and tools.
+        cfg: the same as TransformerLens's config, for its caches and tools.
     """
 
     def __init__(self, config: EncoderConfig, values: Float[Tensor, " vocab"], n_ctx: int):
@@ -96,7 +96,7 @@ class Encoder(HookedRootModule):
     def observe(
         self, tokens: Int[Tensor, "batch cell"], *, at: Iterable[str] = (), keep_patterns: bool = True
     ) -> Observation:
-        """One forward that leaves behind what measurements need.
+        """One forward that records what measurements need.
 
         Args:
             tokens: what the model sees.

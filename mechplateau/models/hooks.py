@@ -1,4 +1,4 @@
-"""Hook points that keep their word: a hook on one fires, or is refused in one line.
+"""Hook points on which a hook either fires or is refused with a one-line error.
 
 TransformerLens switches some hook points off by flags of `cfg` (`hook_result` without `use_attn_result`, …), and
 most ways to add a hook there accept it and never call it. `torch.compile` ignores hooks that are added after it.

@@ -1,7 +1,7 @@
 """Kinds of model: how a configuration becomes a module, and what its parts are called.
 
 `model.kind` in a run's configuration picks one. A kind builds the module, names the parts that can be frozen, started
-from or moved, and the places where hidden states are looked at. Nobody else knows a kind's parameter names.
+from or moved, and the places where hidden states are looked at. No other code knows a kind's parameter names.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ModelKind(ABC, Generic[_Config]):
         return str(self.config_class.model_fields["kind"].default)
 
     def takes(self, task: TaskBase) -> bool:
-        """Whether it can learn this task; what the task says, if a kind does not know better."""
+        """Whether it can learn this task; the task decides, unless the kind overrides this."""
         return self.name in task.model_kinds
 
     @abstractmethod
@@ -84,7 +84,7 @@ class ModelKind(ABC, Generic[_Config]):
         """
 
     def initial_generator(self, seed: int) -> torch.Generator | None:
-        """A CPU generator for the initial weights of a run with this seed; None: the house's own (see
+        """A CPU generator for the initial weights of a run with this seed; None: the package's own (see
         `training.seeding`). For a kind whose published weights come from a generator of their own."""
         return None
 

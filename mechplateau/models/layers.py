@@ -1,4 +1,4 @@
-"""TransformerLens components that compute in one fused call while nobody watches their inside.
+"""TransformerLens components that compute in one fused call unless a hook point inside them is hooked.
 
 Each has the parameters and hook points of the component it replaces. With a hook on one of those points, the
 original's explicit path runs and the hook's edit takes effect; both paths agree to 1e-6.

@@ -1,4 +1,4 @@
-"""Imported before any name of HookedTransformer's: where TransformerLens has none, says what to install."""
+"""Imported before any HookedTransformer name: if TransformerLens has none, an error says what to install."""
 
 from mechplateau.models.versions import check_hooked_transformer
 

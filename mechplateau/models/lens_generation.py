@@ -1,4 +1,4 @@
-"""TransformerLens's own `generate` and caches, mended: with the cache, without it and by ours, the tokens are equal.
+"""TransformerLens's own `generate` and caches, fixed: its tokens, with or without the cache, equal ours.
 
 TransformerLens embeds the whole sequence at every token. Where it makes no attention mask (no tokenizer, or embeddings
 as input), it takes the cached tokens' number for the position of the first, so that tokens get wrong positions, or

@@ -1,4 +1,4 @@
-"""One teacher-forced forward that leaves behind all that measurements need, without building attention maps."""
+"""One teacher-forced forward that records all that measurements need, without building attention maps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def observe(
 ) -> Observation:
     """Run the model once and record.
 
-    Hooks of the user's stay in place and act; ours are gone afterwards, also after an exception.
+    The user's hooks stay in place and act; ours are removed afterwards, also after an exception.
 
     Args:
         model: with its trained weights (not folded: hidden states would be others).

@@ -1,4 +1,4 @@
-"""Exact weight processing: the same function, written with weights that are easier to read.
+"""Exact weight processing: the same function with weights that are easier to read.
 
 TransformerLens's own functions take a weight's orientation from its shape, and fold the wrong way where d_vocab
 or d_mlp equals d_model; these go by name. All change a state dict with TransformerLens's names in place.

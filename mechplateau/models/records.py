@@ -1,4 +1,4 @@
-"""What a forward pass leaves behind for measurements, and where hidden states are looked at.
+"""What a forward pass records for measurements, and the locations of hidden states.
 
 Free of TransformerLens, so that any module that keeps the contract below can be measured.
 """
@@ -102,7 +102,7 @@ class Trainable(Protocol):
         at: Iterable[str] = ("final",),
         keep_patterns: bool = False,
     ) -> Observation:
-        """One forward that leaves behind what measurements need."""
+        """One forward that records what measurements need."""
 
     def generate_on(
         self, seen: Observation, prompt_length: int, n_outputs: int

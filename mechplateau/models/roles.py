@@ -26,7 +26,7 @@ class Roles:
         matrices: pattern → how the parameter becomes an `[out, in]` matrix, in einops's notation:
             matrices of attention and MLP, which Muon trains.
         final_norm: the norm in front of the read-out.
-        queries_and_keys: what no gradient reaches where a pattern is imposed.
+        queries_and_keys: parameters without a gradient while a pattern is imposed.
         between_tasks: what a transfer moves between different tasks, besides rows of `token_axis`.
         positions: the table of positions, whose length is the task's.
         token_axis: tensor with one row or column a token → which axis that is. They mean something only within a

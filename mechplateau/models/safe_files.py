@@ -1,4 +1,4 @@
-"""The named tensors of checkpoints of whatever origin, and what a run's own says of itself."""
+"""Named tensors of checkpoints from any source, and the description in a run's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TransformerLens's own blocks and what is in them, each of which honors hooks also where it is compiled by itself."""
+"""TransformerLens's own blocks and what is in them, in which hooks also fire if the part is compiled by itself."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _WATCHED: dict[type[nn.Module], type[nn.Module]] = {
 
 
 def watch_parts(model: nn.Module) -> None:
-    """Make each part of these classes one that honors hooks; others stay what they are."""
+    """Make hooks fire in each part of these classes, compiled or not; other parts stay as they are."""
     for module in model.modules():
         if watched := _WATCHED.get(type(module)):
             module.__class__ = watched

@@ -1,4 +1,4 @@
-"""Whether somebody looks at a model's hook points, and compiled code that steps aside while somebody does."""
+"""Whether a model's hook points are hooked; compiled code is not used while they are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformer_lens.hook_points import HookPoint
 
 
 def observed(*points: nn.Module) -> bool:
-    """Whether somebody looks at one of the hook points (or other modules).
+    """Whether one of the hook points (or other modules) is hooked.
 
     That is: a hook of TransformerLens's or PyTorch's own, on the point or on all modules at once, or a `forward` put
     into the point itself (as nnsight does).

@@ -16,7 +16,7 @@ _NORM = re.compile(r"(ln_final|blocks\.\d+\.ln[12])\.[wb]")
 
 
 def plain_names(tensors: Mapping[str, _Value]) -> dict[str, _Value]:
-    """Names without what `torch.compile` (`_orig_mod.`) and data parallelism (`module.` in front of all) add.
+    """Names without the prefixes of `torch.compile` (`_orig_mod.`) and data parallelism (`module.` before all names).
 
     Raises:
         CheckpointError: two names become the same.

@@ -45,10 +45,10 @@ class Cadence:
     `training.stop_at` adds one measured and kept step, that of the stop. All else is as in a run that is never stopped,
     so that a stopped run can resume and end equal to it.
 
-    With `checkpoints.from_onset_every` the rows have a say: `note` them all, in order.
+    With `checkpoints.from_onset_every` it depends on the rows: call `note` with all of them, in order.
 
     Attributes:
-        rows: steps that a run measures that is never stopped.
+        rows: steps that a run measures if it is never stopped.
         kept: steps whose weights such a run keeps.
         stop: where this run stops before its own end; None: nowhere.
     """
@@ -74,7 +74,7 @@ class Cadence:
         return cadence
 
     def note(self, *rows: Mapping[str, Any]) -> None:
-        """Take in the next rows: where the run is then seen to be on its plateau, more steps are kept from there on.
+        """Read the next rows: once they show the run on its plateau, more steps are kept from there on.
 
         How that is found: `mechplateau.signs.live`. A row that only a stop added does not count.
         """

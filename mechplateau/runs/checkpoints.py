@@ -1,4 +1,4 @@
-"""Checkpoint files: safetensors (tensors and JSON, nothing that could run) that describe themselves."""
+"""Checkpoint files: self-describing safetensors files (tensors and JSON, no code)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ SHIPPED = Path(__file__).parent / "shipped"
 
 
 def example_names() -> list[str]:
-    """The tasks that an example is there of."""
+    """The tasks that have an example."""
     return sorted(path.name for path in SHIPPED.iterdir() if path.is_dir())
 
 
@@ -24,10 +24,10 @@ def example(name: str = "mws", *, runs_dir: str | Path = "runs") -> Run:
     """A finished small run, which comes with the package: the task's preset `small`, seed 0, with 14 checkpoints.
 
     It is copied into `runs_dir` first, so that reports and notes have a place. A run of the same configuration that is
-    there already is opened as it is.
+    already there is opened as it is.
 
     Args:
-        name: the task; `mws`, the moving window sum, is the one there is.
+        name: the task; `mws` (the moving window sum) is the only one.
         runs_dir: where run folders lie.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Where things lie in a run folder. Nothing outside this package knows.
+"""File names in a run folder. Only this package uses them.
 
 config.yaml                        the whole configuration
 environment.json                   versions, machine, threads; one entry a session
@@ -7,7 +7,7 @@ metrics.parquet                    one row an evaluation step (metrics.part.json
 checkpoints/step_000120.safetensors    weights, by TransformerLens's names
 maps/step_000120.safetensors       batch-mean attention maps and cosine matrices at checkpoints
 resume/step_000120.safetensors     weights and optimizer state to resume from
-notes/llc-1a2b3c4d5e6f/            found out afterwards, with settings of this hash; one file a checkpoint
+notes/llc-1a2b3c4d5e6f/            later findings, with settings of this hash; one file a checkpoint
 
 `--tracker NAME` adds a folder NAME, whose files are the tracker's own. Nothing here is read from them.
 """

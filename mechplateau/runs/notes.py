@@ -1,7 +1,7 @@
-"""What was found out about a run after it was trained, kept beside it so that it is not computed again.
+"""Findings about a run after its training, kept beside it so that they are not computed again.
 
 A note is named numbers and arrays about one checkpoint, made with stated settings. Notes of other settings lie beside
-it under another name. They are no part of the run: deleting `notes/` loses nothing but time.
+it under another name. They are no part of the run: deleting `notes/` only costs time.
 """
 
 from __future__ import annotations

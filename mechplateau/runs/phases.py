@@ -17,16 +17,16 @@ PHASES: tuple[Phase, ...] = ("before", "during", "after")
 
 @dataclass(frozen=True)
 class Phases:
-    """Found from the measured loss, never typed in by hand.
+    """Read from the measured loss, never entered by hand.
 
     Attributes:
         plateau: onset, drop, levels, confidence, or why there is none.
         before: step 0.
-        during: of the kept steps on the plateau, from its onset to before its drop, the one nearest the middle of both;
+        during: of the kept steps on the plateau, from its onset to before its drop, the one nearest to the middle;
             None where none is, or no drop came yet.
         after: the last kept step.
         steps: all checkpoints there are.
-        missing: checkpoints that were kept and are not there any more; phases count them.
+        missing: checkpoints that were kept and are now missing; phases count them.
         solved_at: first measured step with an accuracy of at least `signs.SOLVED`; None where there is none.
             A run may end in the middle of its drop: then a plateau is found, and the task is not solved.
     """

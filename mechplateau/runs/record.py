@@ -1,8 +1,8 @@
 """What a run folder says about its run: how far it is, and where it resumes.
 
-Completion is read off the finished table and the last checkpoint, never off state.json alone. Where the files
+Completion is read from the finished table and the last checkpoint, never off state.json alone. Where the files
 contradict each other, or nothing whole is left to resume from, the result is a problem for the user to solve; nothing
-is deleted and nothing is begun anew.
+is deleted and nothing is started over.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Standing:
     """How far a run is: `finished` at a step, to be resumed from step `resume`, or neither: a new run.
 
     Attributes:
-        problem: what contradicts itself, and what to do; then nothing is to be touched.
+        problem: what is contradictory, and what to do; then nothing may be changed.
     """
 
     finished: int | None = None

@@ -254,7 +254,7 @@ class Run:
         """The model of a checkpoint, in eval mode, with its raw weights: of the gpt kind, a HookedTransformer; else the
         module of the run's kind.
 
-        Interventions of the run are not attached: the weights are what they made of them.
+        Interventions of the run are not attached; the weights show their effect.
 
         Args:
             which: a kept step, or "before", "during", "after".
@@ -291,11 +291,11 @@ class Run:
         return tensors
 
     def notes(self, kind: str, settings: Mapping[str, Any]) -> Notes:
-        """What was found out about the checkpoints, with these settings; see `mechplateau.runs.notes`."""
+        """Notes about the checkpoints, made with these settings; see `mechplateau.runs.notes`."""
         return Notes(self.path, kind, settings, self.config.content_hash())
 
     def all_notes(self, kind: str) -> list[Notes]:
-        """Notes of a kind that there are, one item for each of the settings they were made with."""
+        """All notes of a kind, one item for each of the settings they were made with."""
         return all_notes(self.path, kind, self.config.content_hash())
 
     def checkpoint_path(self, which: int | Phase = "after") -> Path:
@@ -348,7 +348,7 @@ def is_finished(folder: Path, config: RunConfig) -> bool:
 def is_or_says_finished(folder: Path) -> bool:
     """Whether a folder holds a run that is trained to its end, or one that says so and cannot be read.
 
-    Opening the latter says what is wrong with it; training it again would not.
+    Opening the latter reports what is wrong; training it again would not.
     """
     says_so = record.state_of(Layout(folder)) == "finished"
     try:

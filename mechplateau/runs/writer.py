@@ -49,7 +49,7 @@ LOCK_PATIENCE = 10.0
 class RunWriter:
     """The one writer of a run folder; a second one is refused while it is open.
 
-    A finished run is not written to, and so may lie where nothing can be written.
+    A finished run is not written to, so it may be in a read-only folder.
 
     Args:
         config: the run's configuration; the folder is `runs_dir / config.run_name`.
@@ -95,7 +95,7 @@ class RunWriter:
         self.close()
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -243,7 +243,7 @@ class RunWriter:
             table.rewrite_part(self.layout.metrics_part, self._rows)
 
     def _tidy(self) -> None:
-        """Do what a kill at a run's end left to be done, if nobody works on the run and its folder can be written."""
+        """Finish what a kill at the run's end interrupted, if no process works on it and its folder is writable."""
         stopped = self._stopped()
         spent = () if stopped else self.layout.resume_steps()
         if state_of(self.layout) == "finished" and not spent and not leftovers(self.layout.root):
@@ -274,7 +274,7 @@ class RunWriter:
                 path.unlink(missing_ok=True)
 
     def _remove_spent(self) -> None:
-        """Delete what a finished run needs no more: it is complete whether these files go or stay."""
+        """Delete what a finished run no longer needs: it is complete with or without these files."""
         with suppress(OSError):
             self.layout.metrics_part.unlink(missing_ok=True)
             for step in self.layout.resume_steps():

@@ -1,4 +1,4 @@
-"""What a task is: everything that differs between the things a model can learn.
+"""The base of all tasks: data, objective, fitting models and default settings.
 
 A task makes the data, names what is minimized on it, and says which kinds of model can learn it and what set-up they
 are trained with. Nothing about a task is written anywhere else. Tasks of tokens that have a prompt and outputs:
@@ -78,13 +78,13 @@ class TaskBase(Config):
 
     @property
     def loss_floor(self) -> float | None:
-        """The loss of an answer that knows the rule, in the objective's unit: what is left is chance, such as the
-        inputs of a sequence, which nothing predicts. None where it is not known."""
+        """The loss of a model that knows the rule, in the objective's unit: the rest is chance, such as the inputs of a
+        sequence, which cannot be predicted. None where it is not known."""
         return None
 
     @property
     def position_groups(self) -> tuple[int, ...]:
-        """Positions at which another group begins, where groups mean something: maps are parted there."""
+        """Positions at which a new group begins, if the task has groups: maps show a line there."""
         return ()
 
     def batch(
@@ -128,10 +128,10 @@ class TaskBase(Config):
         return self.batch(n, generator, device)
 
     def prepare(self) -> None:
-        """Get ready what batches are made from (read a text, say), before anything of a run is written.
+        """Prepare what batches are made from (read a text, say), before anything of a run is written.
 
         Raises:
-            UserError: it cannot be.
+            UserError: it cannot be prepared.
         """
         return
 
@@ -143,7 +143,7 @@ class TaskBase(Config):
 def generator_on(
     device: torch.device, generator: torch.Generator | None, seed: int | None
 ) -> torch.Generator:
-    """The generator that was given, once it is known to fit; else one for a single call.
+    """The given generator, after a check; without one, a generator for a single call.
 
     Without a seed that one is seeded with the next number of torch's CPU generator.
 

@@ -1,6 +1,6 @@
 """Text to train on, as tokens: any folder of text files, or the source of Python's standard library.
 
-1. Documents are read in the order of their names; a hash of what they hold says which text it is.
+1. Documents are read in the order of their names; a hash of their content identifies the text.
 2. A byte-level byte-pair vocabulary is trained on them. Its first entries and merges are a smaller vocabulary of the
    same kind, in which strings that are one token of the larger one are several: its common n-grams.
 3. The last twentieth of each document is kept for evaluation. Both parts are joined by an end-of-text token.

@@ -27,8 +27,8 @@ from mechplateau.tasks.sequence import (
 class PrefixSum(OneOutputPerInput):
     """x₀ … x₍ₙ₋₁₎, SEP, y₀ … y₍ₙ₋₁₎ with x uniform on 1 … max_num and y_i = (x₀ + … + x_i) mod p.
 
-    The separator is the token p. Ω of output row r: its input r and the model's own last output y_{r−1}, which
-    is at that row; {0} for r = 0, whose output is a copy and learnt early.
+    The separator is the token p. Ω of output row r: its input r and the model's last output y_{r−1}, the token
+    at that row; {0} for r = 0, whose output is a copy and learnt early.
 
     Source: arXiv 2506.13688, appendix (figures 6, 11, 12).
     """

@@ -68,7 +68,7 @@ class SequenceTask(TaskBase):
 
     @property
     def measurement_names(self) -> tuple[str, ...]:
-        """All that is known of sequences.
+        """Every measurement of sequences.
 
         With many outputs, nothing is generated and no output has a column of its own, unless a run requests it
         (`evaluation.measurements`).
@@ -89,7 +89,7 @@ class SequenceTask(TaskBase):
 
     @property
     def trivial_loss(self) -> float:
-        """Mean over positions of the entropy of the token there, nats: the best that ignores all tokens but not place.
+        """Mean over positions of the token's entropy, nats: the loss of the best prediction from the position alone.
 
         Estimated from 65,536 sequences of a fixed seed, with the bias of counting taken off (Miller 1955): good to
         about 0.001.
@@ -229,12 +229,12 @@ class SequenceTask(TaskBase):
 
     @property
     def counts_values(self) -> bool:
-        """Whether it is measured that each value occurs as often as it should, at any position."""
+        """Whether to measure that each value occurs as often as it should, at any position."""
         return False
 
     @property
     def counted_values(self) -> range:
-        """Where values are counted, all that an output can have, so that those that do not occur count, too."""
+        """If values are counted: all values that an output can have, so that absent ones count too."""
         return range(0)
 
     @property
@@ -282,10 +282,10 @@ Task = SequenceTask
 
 
 def sequence_task(task: TaskBase, what: str) -> SequenceTask:
-    """The task, once it is known to be one of tokens.
+    """The task, after a check that it is a task of tokens.
 
     Raises:
-        ConfigError: it is not; `what` is what needs one.
+        ConfigError: it is not; `what` names what needs one.
     """
     if not isinstance(task, SequenceTask):
         raise ConfigError(f"{what} needs a task of tokens with a prompt and outputs; {task.name} is none")
@@ -313,7 +313,7 @@ def _entropy_by_position(task: SequenceTask) -> float:
 
 
 class OneOutputPerInput(SequenceTask):
-    """x₀ … x₍ₙ₋₁₎, a separator, y₀ … y₍ₙ₋₁₎: what the tasks of n inputs and as many outputs share."""
+    """x₀ … x₍ₙ₋₁₎, a separator, y₀ … y₍ₙ₋₁₎: base of the tasks with one output per input."""
 
     n: int = Field(16, ge=1, le=2**12)
     """Number of inputs, and of outputs."""

@@ -122,7 +122,7 @@ class Text(TaskBase):
         return self
 
     def texts(self) -> Sequence[str]:
-        """The documents, as they are now.
+        """The documents as they are at present.
 
         Raises:
             ConfigError: there is no text.

@@ -1,4 +1,4 @@
-"""Work in processes of its own: one function takes jobs, and local processes serve it, or a cluster.
+"""Jobs in separate processes: `submit` takes them; local processes or a cluster do them.
 
 A job is a registered function, plain arguments and the folder it writes; its results lie in that folder. Classes
 that the caller has registered (tasks, model kinds, interventions, measurements; also a notebook's) travel to the
@@ -49,7 +49,7 @@ class Job:
 
     Attributes:
         function: name of a function that was registered with `job_function`.
-        arguments: what it is given by name, besides `folder` and `threads`: text, numbers, lists and mappings.
+        arguments: keyword arguments besides `folder` and `threads`: text, numbers, lists and mappings.
         folder: where it writes; the only thing it changes.
         threads: CPU threads it uses.
         reads: files it reads, besides those in its folder.
@@ -72,7 +72,7 @@ class JobResult:
         job: which one.
         outcome: finished now, skipped since it was finished already, or failed.
         message: the last line that a failed job printed.
-        tries: how often it was begun: more than once where a cluster lost it.
+        tries: how often it was started: more than once if a cluster lost it.
     """
 
     job: Job
@@ -96,7 +96,7 @@ class Executor(Protocol):
 
 
 def job_function(name: str) -> Callable[[_Function], _Function]:
-    """Decorator: make a function known by this name, to be called with `folder`, `threads` and a job's arguments."""
+    """Decorator: register a function under this name; it is called with `folder`, `threads` and a job's arguments."""
 
     def register(function: _Function) -> _Function:
         _FUNCTIONS[name] = function
@@ -198,12 +198,12 @@ def _done(job: Job, children: set[subprocess.Popen[bytes]]) -> JobResult:
 
 
 def failure(line: str, code: int) -> str:
-    """What is said of a job that failed: the last line that it printed, else its exit code."""
+    """The message of a failed job: the last line that it printed, else its exit code."""
     return line or f"exit code {code}"
 
 
 def packed(job: Job) -> bytes:
-    """A job as another process on this machine understands it: see `perform`."""
+    """A job as bytes, for `perform` in another process on this machine."""
     message = io.BytesIO()
     pickle.dump(sys.path, message)
     pickle.dump(own_classes(), message)
@@ -212,7 +212,7 @@ def packed(job: Job) -> bytes:
 
 
 def perform(stream: BinaryIO) -> None:
-    """Do the job that `packed` wrote. What it holds is code: only ever read the pipe of the parent process."""
+    """Do the job that `packed` wrote. The bytes contain code: only ever read the pipe of the parent process."""
     known = pickle.load(stream)
     sys.path += [folder for folder in known if folder not in sys.path]
     register_classes(pickle.load(stream))
@@ -261,7 +261,7 @@ def stop_with_parent(parent: int) -> None:
     """Ask Linux to send this process SIGTERM when its parent ends, however it ends: a run then saves and stops.
 
     Args:
-        parent: its process number; where it has ended by now, SIGTERM comes at once.
+        parent: its process number; if it has ended already, SIGTERM comes at once.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -2,7 +2,7 @@
 
 Off unless requested. A graph repeats exactly the kernels it was captured with, so it is captured anew when an
 intervention comes or goes, and not at all while a hook of the user's is on the model: hooks are Python, which a
-graph would leave out without a word. Data are made outside: every step has a seed of its own, which a graph would
+graph would silently leave out. Data are made outside: every step has its own seed, which a graph would
 freeze.
 """
 
@@ -83,7 +83,7 @@ class GraphedMeasurement:
 
     Args:
         model: on a CUDA device.
-        measurer: of its task; where Ω differs from sequence to sequence, ordinary calls are made.
+        measurer: of the task; if Ω differs between sequences, ordinary calls are made.
     """
 
     def __init__(self, model: nn.Module, measurer: Measurer):
@@ -118,7 +118,7 @@ class GraphedMeasurement:
 
 
 def _of(kind: Batch | None, tensors: Sequence[Tensor]) -> Batch:
-    """A batch like the one last given, made of a graph's own memory."""
+    """A batch like the last one, in the graph's own memory."""
     assert kind is not None
     return kind.of(tensors)
 

@@ -29,8 +29,8 @@ class RunInterrupted(KeyboardInterrupt):
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """Within, Ctrl-C, SIGTERM or SIGHUP sets the event; a second Ctrl-C acts as usual. Off the main thread, and for
-    signals that are ignored (SIGHUP under nohup), nothing changes.
+    """Inside the context, Ctrl-C, SIGTERM or SIGHUP sets the event; a second Ctrl-C acts as usual. Outside the main
+    thread, and for ignored signals (SIGHUP under nohup), nothing changes.
 
     SIGTERM and SIGHUP only ever set it: a process that requests the signal at its parent's end gets one for every
     thread of the parent that it passes through, and the second must not cut short the save that the first began.
@@ -57,7 +57,7 @@ def interruptible() -> Iterator[threading.Event]:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Within, SIGTERM (what a time limit or a job scheduler sends) and SIGHUP do what Ctrl-C does."""
+    """Inside the context, SIGTERM (sent by a time limit or a job scheduler) and SIGHUP do what Ctrl-C does."""
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -76,6 +76,6 @@ def terminable() -> Iterator[None]:
 
 
 def _handlers(numbers: Iterable[signal.Signals]) -> dict[signal.Signals, Any]:
-    """The handlers of these signals, but of those that are ignored or not Python's."""
+    """The handlers of these signals, except ignored ones and those that are not Python's."""
     present = {number: signal.getsignal(number) for number in numbers}
     return {number: handler for number, handler in present.items() if handler not in (signal.SIG_IGN, None)}

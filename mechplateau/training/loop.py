@@ -331,7 +331,7 @@ class _Trainer:
 
     @contextmanager
     def _interventions(self) -> Iterator[None]:
-        """Whatever happens, nothing stays attached."""
+        """Interventions, which are detached at the end in any case."""
         try:
             yield
         finally:

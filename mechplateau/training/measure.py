@@ -32,7 +32,7 @@ class Measurer:
 
     Raises:
         ConfigError: a measurement is not known or does not fit, or two have a column of one name.
-        UserError: from `row` and `numbers`, where a measurement gives something else than numbers of its own columns.
+        UserError: from `row` and `numbers`, where a measurement returns anything but numbers of its own columns.
     """
 
     def __init__(self, setting: Setting, asked: Sequence[str] | None = None):
@@ -52,13 +52,13 @@ class Measurer:
     def row(
         self, model: Any, step: int, batch: Batch, fresh: Batch | None = None
     ) -> dict[str, float | int | None]:
-        """One row of the table, copied to the host in one go.
+        """One row of the table, in a single copy to the host.
 
         Args:
             model: in eval mode.
             step: updates done.
             batch: the examples measured.
-            fresh: other examples for what the authors measure on fresh ones; None: the same.
+            fresh: other examples, for what the authors measure on fresh ones; None: `batch`.
         """
         given = (batch,) if fresh is None else (batch, fresh)
         return self.row_of(self.numbers(model, *given), step)
@@ -82,7 +82,7 @@ class Measurer:
         return torch.stack([value.double() for value in defined.values()])
 
     def row_of(self, numbers: Float[Tensor, " numbers"], step: int) -> dict[str, float | int | None]:
-        """The row of what `numbers` last gave."""
+        """The row made of what `numbers` last returned."""
         # A number that is not finite (a diverged loss, say) is undefined: null, as in every other place.
         row: dict[str, float | int | None] = {
             name: int(number) if name in self._integers else number
@@ -103,7 +103,7 @@ class Measurer:
         return values
 
     def _checked(self, one: Measurement, values: Any) -> Mapping[str, Value]:
-        """What a measurement gave, once it is known to be numbers, or None, of its own columns."""
+        """What a measurement returned, after a check that it is numbers, or None, of its own columns."""
         own = self._names_of[one.name]
         if not isinstance(values, Mapping) or not values.keys() <= own:
             got = ", ".join(map(str, values)) if isinstance(values, Mapping) else type(values).__name__

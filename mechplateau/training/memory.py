@@ -1,4 +1,4 @@
-"""Memory: what is freed is kept for the next step, and too little of it is one line.
+"""Memory: freed memory is kept for the next step, and running out of it is a one-line error.
 
 Activations of tens of megabytes are otherwise handed back to the system at every step and come back as fresh pages
 that must be zeroed: about an eighth of the paper's step (on CPUs with glibc).
@@ -28,7 +28,7 @@ _M_MMAP_MAX, _MMAP_DEFAULT = -4, 65536
 
 @contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Within, freed memory stays with the process; afterwards it goes back to the system."""
+    """Inside the context, freed memory stays with the process; afterwards it is returned to the system."""
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     if libc is None or not hasattr(libc, "mallopt"):
         yield

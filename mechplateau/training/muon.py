@@ -2,8 +2,8 @@
 
 torch's Muon takes matrices only, while TransformerLens keeps attention's weights apart by head. Each is given to Muon
 as one matrix, `[out, in]` as in `nn.Linear` (the orientation decides Muon's step: its rate is
-multiplied by √max(1, out/in)): W_Q, W_K, W_V `[heads · d_head, d_model]`, W_O `[d_model, heads · d_head]`. Which
-parameters these are, and how each becomes a matrix, is said by the model's kind (`Roles.matrices`).
+multiplied by √max(1, out/in)): W_Q, W_K, W_V `[heads · d_head, d_model]`, W_O `[d_model, heads · d_head]`. The
+model's kind says which parameters these are, and how each becomes a matrix (`Roles.matrices`).
 """
 
 from __future__ import annotations

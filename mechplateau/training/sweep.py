@@ -27,7 +27,7 @@ class SweepResult:
         path: its folder.
         outcome: finished now, skipped since it was finished already, or failed.
         message: the last line that a failed run printed.
-        tries: how often it was begun: more than once where a cluster lost it.
+        tries: how often it was started: more than once if a cluster lost it.
     """
 
     config: RunConfig
@@ -48,7 +48,7 @@ def expand(
     Args:
         data: plain data to begin with.
         assignments: fields with their alternatives.
-        seeds: of every combination; None: the data's own, or what the assignments say.
+        seeds: for every combination; None: the data's own, or those of the assignments.
 
     Raises:
         ConfigError: one of them is not valid, or seeds are given twice; none is run.
@@ -86,7 +86,7 @@ def sweep(
 ) -> list[SweepResult]:
     """Run what is not finished, `jobs` at a time; one that fails does not stop the others.
 
-    Each run is a process of its own with `threads` CPU threads, and so bitwise what it is alone with as many.
+    Each run has its own process with `threads` CPU threads, and equals the same run alone to the bit.
     After an interruption the same call runs only what is left. With an `executor` such as
     `mechplateau.training.cluster.on_ray.RayCluster` they run there, and `jobs` may be None: as many as it has room for.
     """

@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def _numbers(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Rows without their undefined values, which trackers would show as 0 or drop the row for."""
+    """Rows without their undefined values: trackers would show these as 0, or drop the row."""
     for row in rows:
         yield {key: value for key, value in row.items() if value is not None}
 

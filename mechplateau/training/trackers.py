@@ -1,7 +1,7 @@
 """Optional mirrors of a run's rows in Weights & Biases or TensorBoard.
 
-The run folder is the truth. A tracker lives in a process of its own that is fed through a queue: whatever it
-does (no account, no network, not installed, hanging) can neither stop nor slow the run nor lose data.
+The run folder is the record. A tracker runs in its own process, which is fed through a queue: its problems (no
+account, no network, not installed, hanging) can neither stop nor slow the run nor lose data.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Tracker:
 
 @contextmanager
 def mirrored(names: Sequence[str], config: RunConfig, folder: Path) -> Iterator[list[Tracker]]:
-    """Trackers of these names while a run trains; what went wrong with one is then a line on standard error."""
+    """Trackers of these names while a run trains; a tracker's problem is reported as a line on standard error."""
     trackers: list[Tracker] = []
     try:
         for name in names:

@@ -70,7 +70,7 @@ def test_stages_of_a_run_too_short_for_any(folder, call):
         ),
         (("llc", "RUN", "--part", "nothing"), "parts: no such weights 'nothing'"),
         (("stages", "RUN", "--column", "height"), "height"),
-        (("llm", "RUN"), "a run of ours, not a series of language models; use `mechplateau llc"),
+        (("llm", "RUN"), "a run of mechplateau, not a series of language models; use `mechplateau llc"),
         (("llc", "SERIES"), "checkpoints of a language model, not a run; use `mechplateau llm"),
     ],
 )

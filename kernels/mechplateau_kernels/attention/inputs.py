@@ -50,7 +50,7 @@ def check_inputs(op: str, q: Tensor, k: Tensor, v: Tensor) -> None:
 
 
 def checked_set(op: str, name: str, chosen: PositionSet | Tensor, q: Tensor) -> PositionSet:
-    """The set, once it is known to fit q."""
+    """The set, after a check that it fits q."""
     batch, pos = q.shape[:2]
     if isinstance(chosen, Tensor):
         shaped = chosen.unsqueeze(0) if chosen.dim() == 2 else chosen

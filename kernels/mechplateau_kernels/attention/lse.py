@@ -11,8 +11,8 @@ Backward, with g the gradient of a set's mass and h that of the entropy, what re
     dS = P (dO Vᵀ + Σ_sets g [j in set] - h s - D),  D_i = dO_i·O_i + Σ_sets g_i set_mass_i - h_i Σ_j p_ij s_ij
 
 The kernel's own backward pass takes D from the products of dO and O, row by row. So beside V and K, V gets a column of
-zeros, dO one of ones and O one with what D has from the sets; beside K, dO has -h · scale · Q. What the listed entries
-have for themselves is added by gathering.
+zeros, dO one of ones and O one with what D has from the sets; beside K, dO has -h · scale · Q. The listed entries' own
+part is added by gathering.
 
 A row with a score that is no number, or with none above -inf, is NaN, as with the map.
 """

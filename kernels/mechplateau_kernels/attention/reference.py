@@ -1,4 +1,5 @@
-"""Attention in plain torch with the whole map: what every faster way is held to, and the CPU path for short sequences.
+"""Attention in plain torch with the whole map: the reference for every faster algorithm, and the CPU path for short
+sequences.
 
     A  = scale · Q Kᵀ, zero above the diagonal (no softmax, no normalization)
     A  ← c · A on the intervened (query, key) positions

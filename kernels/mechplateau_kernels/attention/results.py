@@ -20,7 +20,7 @@ class AttentionOutput(NamedTuple):
 
 
 class AttentionOutputWithStatistics(NamedTuple):
-    """The same, with what is known of each row when `row_statistics` are requested, each `[batch, head, pos]`."""
+    """The same, with the `row_statistics` of each row, each `[batch, head, pos]`."""
 
     output: Tensor
     row_mass: Tensor

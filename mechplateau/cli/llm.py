@@ -89,7 +89,6 @@ def llm(
     """
     from mechplateau.llm import SeriesConfig, analysis_folder, analyze_series, load_prompts
     from mechplateau.runs import Run
-    from mechplateau.views.llm_series import plot_series, save_series
 
     if Run.exists(series):
         raise UserError(
@@ -109,14 +108,7 @@ def llm(
         }
     )
     if threads is not None:
-        import torch
-
-        from mechplateau.errors import ConfigError
-        from mechplateau.training.loop import MOST_THREADS
-
-        if not 1 <= threads <= MOST_THREADS:
-            raise ConfigError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
-        torch.set_num_threads(threads)
+        _use_threads(threads)
     texts = [] if identity_only else load_prompts(prompts)
     if series == DEMO and not Path(series).is_dir():
         series = str(_train_demo(runs_dir / "demo-series"))
@@ -133,6 +125,30 @@ def llm(
         progress=bars.shown,
     )
     section = _heads(series, analysis, stage, device, folder) if heads and not identity_only else None
+    page = _pages(analysis, folder, section, identity_only)
+    _print(analysis)
+    print(f"Table: {folder / 'series.parquet'}")
+    if section is not None:
+        print(f"Heads: {folder / 'heads.parquet'}")
+    print(f"Page: {page}")
+
+
+def _use_threads(threads: int) -> None:
+    """Have torch use so many CPU threads in this process."""
+    import torch
+
+    from mechplateau.errors import ConfigError
+    from mechplateau.training.loop import MOST_THREADS
+
+    if not 1 <= threads <= MOST_THREADS:
+        raise ConfigError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
+    torch.set_num_threads(threads)
+
+
+def _pages(analysis: SeriesAnalysis, folder: Path, section: HeadsSection | None, identity_only: bool) -> Path:
+    """Write the page of an analysis and, if it was measured, its figure; returns the page."""
+    from mechplateau.views.llm_series import plot_series, save_series
+
     page = save_series(
         folder / "page.html",
         analysis.table,
@@ -143,11 +159,7 @@ def llm(
     )
     if not identity_only:
         plot_series(analysis.table).save(folder / "figure.pdf")
-    _print(analysis)
-    print(f"Table: {folder / 'series.parquet'}")
-    if section is not None:
-        print(f"Heads: {folder / 'heads.parquet'}")
-    print(f"Page: {page}")
+    return page
 
 
 def _heads(

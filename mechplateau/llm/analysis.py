@@ -101,13 +101,7 @@ def analyze_series(
     if steps is not None:
         choice = StepChoice.parse(steps)
     listing = place.listing(stage)
-    if choice is None:
-        if len(listing.revisions) > MANY_STEPS:
-            raise ConfigError(
-                f"steps: {place.name} has {counted(len(listing.revisions), 'checkpoint')}; choose some of them "
-                "(0,1,2,1000-4000), or all"
-            )
-        choice = StepChoice(everything=True)
+    choice = choice or _all_steps(place, listing)
     chosen, absent = choice.pick(listing.revisions)
     if not chosen:
         raise ConfigError(
@@ -121,23 +115,8 @@ def analyze_series(
     labels = list(dict.fromkeys([*(revision.label for revision in chosen), final.label]))
     job = _Job(place, config, texts, local_path(tokenizer) if tokenizer else None, identity_only, labels)
 
-    records: dict[str, StepRecord] = {}
-    broken: dict[str, str] = {}
-    with _quick_collection(), closing(bars(progress)(total=len(labels), desc="checkpoint")) as bar:
-        for label in labels:
-            bar.set_postfix_str(label)
-            # The final weights are measured only as a step of the series; otherwise they serve comparison.
-            measured = not identity_only and any(revision.label == label for revision in chosen)
-            try:
-                records[label] = job.record(label, measured, store)
-            except CheckpointError as error:
-                broken[label] = str(error)
-            # Failures to write are RunErrors: this is the checkpoint's own folder.
-            except OSError as error:
-                broken[label] = f"{error.filename or label}: cannot be read ({error.strerror or error})"
-            # A model in a reference cycle would keep its tensors until some later collection.
-            gc.collect()
-            bar.update(1)
+    measured = set() if identity_only else {revision.label for revision in chosen}
+    records, broken = _records(job, labels, measured, store, progress)
     if not records:
         raise CheckpointError(
             f"{place.name}: none of {counted(len(labels), 'checkpoint')} can be read; {broken[labels[0]]}"
@@ -185,6 +164,41 @@ def analysis_folder(
     # 60 characters, of up to 4 bytes, leave room below the 255 bytes of a file's name.
     name = re.sub(r"[^\w.-]+", "-", Path(place.name).name)[:60]
     return local_path(runs_dir) / f"llm-{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _all_steps(place: Source, listing: Listing) -> StepChoice:
+    """All steps of a series that is not too long for it."""
+    if len(listing.revisions) > MANY_STEPS:
+        raise ConfigError(
+            f"steps: {place.name} has {counted(len(listing.revisions), 'checkpoint')}; choose some of them "
+            "(0,1,2,1000-4000), or all"
+        )
+    return StepChoice(everything=True)
+
+
+def _records(
+    job: _Job, labels: Sequence[str], measured: set[str], store: Store | None, progress: Progress | str | None
+) -> tuple[dict[str, StepRecord], dict[str, str]]:
+    """The record of each checkpoint that can be read, and why the others cannot.
+
+    The final weights are measured only as a step of the series; otherwise they serve comparison.
+    """
+    records: dict[str, StepRecord] = {}
+    broken: dict[str, str] = {}
+    with _quick_collection(), closing(bars(progress)(total=len(labels), desc="checkpoint")) as bar:
+        for label in labels:
+            bar.set_postfix_str(label)
+            try:
+                records[label] = job.record(label, label in measured, store)
+            except CheckpointError as error:
+                broken[label] = str(error)
+            # Failures to write are RunErrors: this is the checkpoint's own folder.
+            except OSError as error:
+                broken[label] = f"{error.filename or label}: cannot be read ({error.strerror or error})"
+            # A model in a reference cycle would keep its tensors until some later collection.
+            gc.collect()
+            bar.update(1)
+    return records, broken
 
 
 @contextlib.contextmanager

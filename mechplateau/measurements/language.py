@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import ClassVar
 
+from torch import Tensor
+
 from mechplateau.measurements import language_values
 from mechplateau.measurements.base import Measurement, Need, Seen, Setting, Value, register_measurement
 from mechplateau.measurements.columns import Column
@@ -99,8 +101,17 @@ class LanguageBehavior(OfText):
         )
 
     def measure(self, seen: Seen, batch: Batch) -> Mapping[str, Value]:
-        bigrams = self.task.corpus().bigrams.to(self.setting.device)
-        return language_values.behavior(seen.model, self.probes, bigrams)
+        return language_values.behavior(seen.model, self.probes, self.bigrams, self.floor)
+
+    @cached_property
+    def bigrams(self) -> Tensor:
+        """q(next | token) of the training text, `[vocab, vocab]` on the model's device."""
+        return self.task.corpus().bigrams.to(self.setting.device)
+
+    @cached_property
+    def floor(self) -> Tensor:
+        """The lowest bigram score on the probes' text; it is the same for every model."""
+        return language_values.floor_of(self.probes, self.bigrams)
 
 
 @register_measurement

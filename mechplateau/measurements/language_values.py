@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechplateau.measurements.language_probes import LanguageProbes
@@ -26,7 +26,7 @@ SHORTEST_RANDOM = 16
 
 @torch.no_grad()
 def behavior(
-    model: Any, probes: LanguageProbes, bigrams: Float[Tensor, "vocab vocab"]
+    model: Any, probes: LanguageProbes, bigrams: Float[Tensor, "vocab vocab"], floor: Float[Tensor, ""]
 ) -> dict[str, Tensor | None]:
     """Losses on text, on common n-grams and on repeated tokens.
 
@@ -34,6 +34,7 @@ def behavior(
         model: called with tokens; its position embedding goes through `hook_pos_embed`.
         probes: where to look.
         bigrams: q(next | token) of the training text.
+        floor: what `floor_of` gives.
     """
     values: dict[str, Tensor | None] = {}
     text = TokenBatch(probes.text)
@@ -41,10 +42,7 @@ def behavior(
     losses = _losses(logits, text)
     along = losses.mean(0)
     values["test_loss"] = losses.mean()
-    # The end of text in front is followed by the middle of a text, which the table's row of it is not about.
-    seen = text.inputs[:, 1:].flatten()
-    score = language.bigram_score(logits[:, 1:].flatten(0, 1), bigrams, seen)
-    floor = language.bigram_floor(bigrams, seen)
+    score = language.bigram_score(logits[:, 1:].flatten(0, 1), bigrams, _looked_up(probes))
     values |= {"bigram_score": score, "bigram_excess": score - floor}
     values["icl"] = language.in_context_score(along)
     without = _losses(_without_positions(model, text.inputs), text).mean(0)
@@ -54,6 +52,11 @@ def behavior(
             values |= {f"loss_{p}": along[p - 1], f"position_delta_{p}": without[p - 1] - along[p - 1]}
     values |= _grams(model, probes, values["test_loss"])
     return values | _repeats(model, probes)
+
+
+def floor_of(probes: LanguageProbes, bigrams: Float[Tensor, "vocab vocab"]) -> Float[Tensor, ""]:
+    """The lowest bigram score on the probes' text."""
+    return language.bigram_floor(bigrams, _looked_up(probes))
 
 
 @torch.no_grad()
@@ -88,6 +91,12 @@ def weight_norm(model: Any) -> Float[Tensor, ""]:
     """Norm of all weights that are trained, together."""
     squares = [p.detach().double().square().sum() for p in model.parameters() if p.requires_grad]
     return torch.stack(squares).sum().sqrt()
+
+
+def _looked_up(probes: LanguageProbes) -> Int[Tensor, " positions"]:
+    """The tokens of the text whose bigrams count: the end of text in front is followed by the middle of a text, which
+    the table's row of it is not about."""
+    return probes.text[:, 1:-1].flatten()
 
 
 def _losses(logits: Tensor, batch: Batch) -> Float[Tensor, "row pos"]:
@@ -133,8 +142,13 @@ def _grams(model: Any, probes: LanguageProbes, test_loss: Tensor | None) -> Mapp
 
 
 def _patterns(model: Any, tokens: Tensor) -> list[Float[Tensor, "batch head query key"]]:
-    _, cache = model.run_with_cache(tokens, names_filter=lambda name: name.endswith("hook_pattern"))
-    return [cache[f"blocks.{layer}.attn.hook_pattern"] for layer in range(model.cfg.n_layers)]
+    layers = range(model.cfg.n_layers)
+    _, cache = model.run_with_cache(
+        tokens,
+        names_filter=lambda name: name.endswith("hook_pattern"),
+        stop_at_layer=len(layers),  # no logits
+    )
+    return [cache[f"blocks.{layer}.attn.hook_pattern"] for layer in layers]
 
 
 def _compositions(model: Any) -> dict[str, Tensor | None]:
@@ -158,4 +172,4 @@ def _compositions(model: Any) -> dict[str, Tensor | None]:
     return values
 
 
-__all__ = ["POSITIONS", "behavior", "heads", "position_weights", "weight_norm"]
+__all__ = ["POSITIONS", "behavior", "floor_of", "heads", "position_weights", "weight_norm"]

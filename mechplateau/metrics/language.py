@@ -89,7 +89,7 @@ def position_shares(embedding: Float[Tensor, "pos width"]) -> Float[Tensor, " co
 
 
 def _over_known(values: Tensor, table: Tensor, tokens: Tensor) -> Tensor:
-    known = table[tokens].sum(-1) > 0
+    known = (table.sum(-1) > 0)[tokens]
     return torch.where(known, values, 0.0).sum() / known.sum()
 
 

@@ -58,6 +58,11 @@ def test_the_other_probes_are_what_they_are_called(task, probes):
     assert torch.equal(again.prefix, probes.prefix)
 
 
+def bigrams_of(task, probes):
+    bigrams = task.corpus().bigrams
+    return bigrams, lv.floor_of(probes, bigrams)
+
+
 def test_a_model_of_the_bigrams_scores_the_floor(task, probes):
     class Bigrams(torch.nn.Module):
         """Its logits are log q(next | token)."""
@@ -71,7 +76,7 @@ def test_a_model_of_the_bigrams_scores_the_floor(task, probes):
         def run_with_cache(self, tokens, names_filter):
             return self(tokens), {names_filter: self(tokens)}
 
-    values = lv.behavior(Bigrams(), probes, task.corpus().bigrams)
+    values = lv.behavior(Bigrams(), probes, *bigrams_of(task, probes))
     assert float(values["bigram_excess"]) == pytest.approx(0, abs=1e-3)
     assert float(values["position_delta"]) == 0
     assert (
@@ -90,7 +95,7 @@ def test_a_model_of_the_bigrams_scores_the_floor(task, probes):
 def test_without_position_embeddings_their_removal_changes_nothing(task, probes):
     model = model_of(task)
     model.pos_embed.W_pos.zero_()
-    values = lv.behavior(model, probes, task.corpus().bigrams)
+    values = lv.behavior(model, probes, *bigrams_of(task, probes))
     assert float(values["position_delta"]) == pytest.approx(0, abs=1e-6)
     assert {f"loss_{p}" for p in (1, 2, 3, 5, 10, 20)} <= set(values)
     assert "loss_50" not in values

@@ -65,7 +65,7 @@ SHELVES = (
     Shelf(
         "stages",
         "paper",
-        ("4", "C.2", "C.3", "C.4", "induction", "plateau-signs"),
+        ("2", "4", "B.1", "C.2", "C.3", "C.4", "induction", "plateau-signs"),
         "They need a long training, or chains at many checkpoints: an hour and more of one core.",
     ),
 )

@@ -161,6 +161,39 @@ def stages(
     return StagesBesideLoss(own, own if column == loss else _stages(table, loss, step, start, method))
 
 
+def slopes(
+    table: pd.DataFrame,
+    column: str,
+    *,
+    step: str = "step",
+    length: float = 0.5,
+    noise: float = 0.03,
+    start: float = 100,
+) -> pd.DataFrame:
+    """The smooth curve that `stages` looks at, and its slope; arguments as there.
+
+    Returns:
+        one line a place on a fine grid: step, value (the column's unit), slope and slope_error (the unit per unit of
+        log step). No line where there are too few points, or the column is constant.
+
+    Raises:
+        UserError: as `stages`.
+    """
+    steps, values = _series(table, column, step, start)
+    names = ["step", "value", "slope", "slope_error"]
+    if len(values) < _LEAST_POINTS or values.std() <= 1e-12 * max(1.0, abs(float(values.mean()))):
+        return pd.DataFrame(columns=names, dtype=float)
+    sd, method = float(values.std()), _Method(length, noise, 0.0, 0.0, 0.0, 0.0)
+    curve = _Curve(np.log(steps + 1), (values - values.mean()) / sd, method)
+    found = (
+        np.exp(curve.grid) - 1,
+        curve.value * sd + values.mean(),
+        curve.slope * sd,
+        curve.slope_error * sd,
+    )
+    return pd.DataFrame(dict(zip(names, found, strict=True)))
+
+
 @dataclass(frozen=True)
 class _Method:
     length: float

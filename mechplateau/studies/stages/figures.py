@@ -8,7 +8,18 @@ import pandas as pd
 
 from mechplateau.studies.figures import Elsewhere, Figure
 from mechplateau.studies.panels import Panel
+from mechplateau.studies.stages.chains import Grid, RandomPrefix, ResetNoise, Traces
 from mechplateau.studies.stages.checkpoints import Afterwards, Coefficients
+from mechplateau.studies.stages.pictures import (
+    grid,
+    random_prefix,
+    reset_noise,
+    slopes_of_regression,
+    slopes_of_text,
+    toy_coefficients,
+    toy_picture,
+    traces,
+)
 
 
 def _named(*names: str) -> Callable[[pd.DataFrame], Sequence[str]]:
@@ -42,6 +53,7 @@ _NORMS = _matching("ln", "_mean")
 
 _LANGUAGE = (_BIGRAM, _DELTA, _GRAMS, _PREVIOUS, _PREFIX_B, _ICL)
 _BIGRAMS, _REGRESSION = ("lm-bigram",), ("lr-true",)
+_SHORTER = "few checkpoints, and fewer and shorter chains than the paper's"
 
 FIGURES = (
     *(
@@ -68,6 +80,25 @@ FIGURES = (
             ("1-text", "Text", _BIGRAMS),
         )
     ),
+    Figure(
+        "2",
+        "Losses whose learning coefficient is known",
+        (),
+        picture=toy_picture,
+        data=toy_coefficients,
+        ours="which losses, and the settings",
+    ),
+    *(
+        Figure(id, f"Regression: {title}", _REGRESSION, picture=picture, checkpoints=measure, ours=_SHORTER)
+        for id, title, picture, measure in (
+            ("A.3", "noise that is reset at every checkpoint", reset_noise, ResetNoise()),
+            ("A.4", "settings of the chains, one by one", grid, Grid()),
+            ("A.5", "traces, and how chains fail", traces, Traces()),
+            ("A.6", "contexts of a random length", random_prefix, RandomPrefix()),
+        )
+    ),
+    Figure("B.1", "Text: slope of the loss", _BIGRAMS, picture=slopes_of_text, ours="of the loss, not of λ̂"),
+    Figure("B.2", "Regression: slopes of λ̂ and of the loss", _REGRESSION, picture=slopes_of_regression),
     Figure("4", "Text: bigrams, then n-grams with positions", _BIGRAMS, (_LOSS, *_LANGUAGE)),
     Figure(
         "5",
@@ -199,7 +230,6 @@ ELSEWHERE = {
         ("mechplateau figure stages/1-regression", "mechplateau figure stages/1-text"),
         "has two models: 1-regression and 1-text",
     ),
-    "2": Elsewhere("toy losses", (), "its losses are in `mechplateau.development.toys`"),
     "C.1": Elsewhere("tokens that changed", (), _GPU),
     "E": Elsewhere("one layer", (), f"{_GPU}, with model.n_layers=1"),
 }

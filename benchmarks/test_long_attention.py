@@ -89,6 +89,41 @@ def test_forward(benchmark, kind, pos):
         benchmark.pedantic(ours, rounds=2)
 
 
+@pytest.mark.parametrize("kind", ["linear", "softmax"])
+def test_forward_and_backward(benchmark, kind):
+    """Through output and masses, beside `scaled_dot_product_attention`'s output alone."""
+    inputs_, sets, _, _ = prepared(2048)
+    leaves = [x.detach().clone().requires_grad_() for x in inputs_]
+    operation = mk.linear_attention if kind == "linear" else mk.softmax_attention
+
+    def ours():
+        out = operation(*leaves, metric_sets=sets)
+        return torch.autograd.grad(out.output.sum() + out.set_mass.sum(), leaves)
+
+    def plain():
+        output = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in leaves), is_causal=True)
+        return torch.autograd.grad(output.sum(), leaves)
+
+    name = f"{label(kind, 2048)}, forward and backward"
+    TABLE.costs(name, "SDPA, no masses", best_in_turns(plain, ours, 5))
+    benchmark.pedantic(ours, rounds=1)
+
+
+@pytest.mark.parametrize("pos", HEADS)
+def test_chunks(benchmark, pos):
+    """Linear attention with the masses of the sets and no row mass: running sums, against blocks."""
+    (q, k, v), sets, _, _ = prepared(pos)
+
+    def by(algorithm):
+        return mk.linear_attention(q, k, v, metric_sets=sets, row_mass=False, algorithm=algorithm)
+
+    with torch.no_grad():
+        torch.testing.assert_close(by("chunk").output, by("blocked").output, rtol=1e-4, atol=1e-4)
+        times = best_in_turns(lambda: by("blocked"), lambda: by("chunk"), 5)
+        TABLE.faster(f"{label('linear', pos)}, in chunks, no row mass", "in blocks", times, 1)
+        benchmark.pedantic(lambda: by("chunk"), rounds=1)
+
+
 def test_short_sequences_are_as_fast_as_ever(benchmark):
     """T 32, the paper's size: the map in one go, as before."""
     generator = torch.Generator().manual_seed(0)

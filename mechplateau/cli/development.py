@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from mechplateau.cli.executors import LOCAL, Address, Collect, ExecutorName, GpusPerRun, Place, Retries
 from mechplateau.cli.options import PATH_OPTION, Device
 from mechplateau.cli.runs import RunName, RunsDir, find_run
 from mechplateau.errors import UserError
@@ -16,7 +17,16 @@ if TYPE_CHECKING:
     from mechplateau.runs import Run
     from mechplateau.views.figure import PaperFigure
 
-Threads = Annotated[int | None, typer.Option(help="CPU threads (default: all).")]
+Threads = Annotated[
+    int | None, typer.Option(help="CPU threads (default: all; with --jobs cores / jobs; on Ray 1).")
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        help="Checkpoints at a time, each in a process of its own (default: one after the other in this one; "
+        "on Ray as many as it has room for)."
+    ),
+]
 
 
 def llc(
@@ -56,8 +66,14 @@ def llc(
         typer.Option("--out", help="Also draw a figure there (.pdf, .svg or .png).", **PATH_OPTION),
     ] = None,
     device: Device = "cpu",
+    jobs: Jobs = None,
     threads: Threads = None,
     runs_dir: RunsDir = Path("runs"),
+    executor: ExecutorName = LOCAL,
+    address: Address = None,
+    gpus_per_run: GpusPerRun = None,
+    collect: Collect = False,
+    retries: Retries = None,
 ) -> None:
     """Estimate the local learning coefficient at a run's checkpoints, with a verdict on each estimate.
 
@@ -67,9 +83,10 @@ def llc(
     from mechplateau.development import llc_over_run
     from mechplateau.training.loop import torch_threads
 
+    place = Place(executor, address, gpus_per_run, collect, retries, device)
     found = find_run(run, runs_dir)
     chosen = _steps(found, steps)
-    with torch_threads(threads):
+    with place.joined() as cluster, torch_threads(threads):
         estimates = llc_over_run(
             found,
             chosen,
@@ -84,6 +101,9 @@ def llc(
             elasticity=elasticity,
             parts=part or None,
             device=device,
+            jobs=jobs,
+            threads=place.threads(threads, jobs),
+            executor=cluster,
             progress=shown,
         )
     _print_estimates(estimates)

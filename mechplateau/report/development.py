@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from mechplateau.development.of_runs import LlcTable, kept_llcs
+from mechplateau.development.of_runs import kept_llcs
+from mechplateau.development.over_checkpoints import LlcTable
 from mechplateau.runs import Run
 from mechplateau.views import SectionView
 

@@ -6,8 +6,10 @@ it under another name. They are no part of the run: deleting `notes/` only costs
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import torch
 from torch import Tensor
 
 from mechplateau.errors import CheckpointError, RunError
+from mechplateau.files import put_in_place
 from mechplateau.runs.checkpoints import read_description, read_tensors, save_tensors
 from mechplateau.runs.layout import Layout, file_of, steps_in
 
@@ -34,6 +37,23 @@ class Notes:
         self.settings = {**settings, "config_hash": config_hash}
         plain = json.dumps(self.settings, sort_keys=True)
         self._folder = Layout(root).notes(kind, hashlib.sha256(plain.encode()).hexdigest()[:12])
+
+    def at(self, folder: Path) -> Notes:
+        """Notes of the same settings in another folder."""
+        other = copy.copy(self)
+        other._folder = folder
+        return other
+
+    def draft(self, step: int) -> Path:
+        """A folder in which another process may write the note of a checkpoint, with `at`, for `take`."""
+        return self._folder / f".{Path(file_of(step)).stem}"
+
+    def take(self, step: int) -> None:
+        """Put a note that was written to its draft in place; the draft's folder goes, whatever is in it."""
+        draft = self.draft(step)
+        if self.at(draft).read(step) is not None:
+            put_in_place(draft / file_of(step), self._path(step))
+        shutil.rmtree(draft, ignore_errors=True)
 
     def read(self, step: int) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """Numbers and arrays of a checkpoint; None where there is no note, or none that can be read."""

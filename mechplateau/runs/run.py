@@ -302,6 +302,10 @@ class Run:
         """The file of a checkpoint's weights."""
         return self._layout.checkpoint(self.step_of(which))
 
+    def files_for(self, which: int | Phase = "after") -> tuple[Path, ...]:
+        """What is read for the model of a checkpoint, wherever else it is laid."""
+        return (self._layout.config, self.checkpoint_path(which))
+
     def maps_path(self, which: int | Phase = "after") -> Path:
         """The file of the pictures kept at a checkpoint."""
         return self._layout.maps(self.step_of(which))

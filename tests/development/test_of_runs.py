@@ -11,8 +11,9 @@ import torch
 
 from mechplateau.config import RunConfig
 from mechplateau.development import Fresh, llc, llc_over_run
-from mechplateau.development import of_runs as module
+from mechplateau.development import over_checkpoints as module
 from mechplateau.development.learning_coefficient import task_losses
+from mechplateau.development.of_runs import kept_llcs
 from mechplateau.errors import UserError
 from mechplateau.objectives import Batch, SquaredError
 from mechplateau.report import save_report
@@ -20,6 +21,7 @@ from mechplateau.report.development import llc_section
 from mechplateau.runs import load_run
 from mechplateau.tasks import MovingWindowSum
 from mechplateau.training import train
+from mechplateau.training.loop import torch_threads
 
 SETTINGS = {"step_size": 1e-5, "n_beta": 50.0, "chains": 2, "draws": 3, "batch_size": 8, "elasticity": False}
 
@@ -142,7 +144,7 @@ def test_n_is_what_the_run_trains_on_and_progress_is_told(run, heard):
 def test_what_was_found_is_found_again_and_shown(run, tmp_path):
     table = llc_over_run(run, **SETTINGS).table
     llc_over_run(run, [0], **{**SETTINGS, "seed": 7})
-    kept = module.kept_llcs(run)
+    kept = kept_llcs(run)
     sizes = [len(one.table) for one in kept]
     assert sizes == sorted(sizes, reverse=True)
     pd.testing.assert_frame_equal(next(one.table for one in kept if len(one.table) == 3), table)
@@ -154,3 +156,24 @@ def test_what_was_found_is_found_again_and_shown(run, tmp_path):
     page = save_report(run, tmp_path / "report.html").read_text()
     assert "Learning coefficient" in page
     assert table["reason"][0].split(";")[0][:20] in page
+
+
+def test_in_processes_of_their_own_they_are_the_same_to_the_bit(run, monkeypatch):
+    """Without a step size, which asks for the curvature first; a step that was found already is not made again."""
+    given = {**SETTINGS, "step_size": None, "seed": 3}
+    with torch_threads(1):
+        whole = llc_over_run(run, **given)
+    notes = sorted(run.path.glob("notes/*/*.safetensors"))
+    bits = {path: path.read_bytes() for path in notes}
+    for path in notes:
+        if path.name != "step_000003.safetensors":
+            path.unlink()
+    again = llc_over_run(load_run(run.path), **given, jobs=2)
+    pd.testing.assert_frame_equal(again.table, whole.table)
+    assert {path: path.read_bytes() for path in bits if path.exists()}.items() <= bits.items()
+    assert not [path for path in run.path.glob("notes/**/*") if path.name.startswith(".")]
+    with pytest.raises(
+        UserError, match=r"^step 0: chains: expected .*; give the same command again to go on$"
+    ):
+        llc_over_run(run, [0], **{**SETTINGS, "chains": 0}, jobs=1)
+    assert not [path for path in run.path.glob("notes/**/*") if path.name.startswith(".")]

@@ -65,9 +65,17 @@ def joined(address: str | None) -> Iterator[Any]:
             raise UserError(f"--executor ray: {what} ({_in_a_line(error)})") from None
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        _silence(ray)
         yield ray
     finally:
         ray.shutdown()
+
+
+def _silence(ray: Any) -> None:
+    """Have Ray print nothing of workers that died: it would do so on standard output, in many words, and what became of
+    their jobs is told. `log_to_driver` does not cover this, and there is no public switch."""
+    if hasattr(ray._private.worker, "_worker_logs_enabled"):
+        ray._private.worker._worker_logs_enabled = False
 
 
 def nodes_for(ray: Any, threads: int, gpus: float) -> list[Mapping[str, Any]]:

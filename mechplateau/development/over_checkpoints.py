@@ -1,0 +1,371 @@
+"""Learning coefficients over checkpoints, of a run or of anything else that has some: the settings shared, each result
+kept, the work done here or by an executor.
+
+1. Without a step size, the largest curvature at any of the checkpoints says which step is safe at all of them.
+2. The same batches and the same noise at every checkpoint, so that what changes is the weights.
+3. Each checkpoint's numbers and chains are a note, and are not made twice.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mechplateau.development.affine import AffineCheck, affine_check
+from mechplateau.development.curvature import hessian
+from mechplateau.development.data import Batches
+from mechplateau.development.estimator import COLUMNS, Estimate
+from mechplateau.development.learning_coefficient import StepSizeWarning, llc
+from mechplateau.development.traces import AllChainsLost
+from mechplateau.development.verdicts import STEP_LIMIT
+from mechplateau.development.weights import Losses, Model
+from mechplateau.errors import UserError
+from mechplateau.progress import Bar, Progress, bars
+from mechplateau.runs.notes import Notes
+from mechplateau.training.executor import Executor, Job, JobResult, submit
+from mechplateau.training.loop import torch_threads
+
+_WHOLE = ("lost", "n", "draws", "burn_in", "chains", "seed")
+
+Settings = dict[str, Any]
+Found = tuple[dict[str, Any], dict[str, np.ndarray]]
+"""Numbers and arrays of one checkpoint."""
+
+
+class Checkpoints(Protocol):
+    """Whose checkpoints they are.
+
+    Attributes:
+        losses: as for `llc`.
+        trivial_loss: the loss of a model that does not look at its input; None: not said.
+        function: name of the job function that does `make_note` in another process.
+        arguments: plain values from which that function has these checkpoints again.
+    """
+
+    @property
+    def losses(self) -> Losses: ...
+
+    @property
+    def trivial_loss(self) -> float | None: ...
+
+    @property
+    def function(self) -> str: ...
+
+    @property
+    def arguments(self) -> Mapping[str, Any]: ...
+
+    def model(self, step: int) -> Model:
+        """The model of a checkpoint."""
+
+    def data(self, batch_size: int, seed: int) -> Batches:
+        """The data, the same for every checkpoint."""
+
+    def notes(self, kind: str, settings: Settings) -> Notes:
+        """Where results are kept."""
+
+    def reads(self, step: int) -> tuple[Path, ...]:
+        """Files that are read for a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who does the work.
+
+    Attributes:
+        jobs: processes at a time; None: as many as the executor has room for.
+        threads: CPU threads of each.
+        executor: where they are; None: on this machine.
+    """
+
+    jobs: int | None = None
+    threads: int = 1
+    executor: Executor | None = None
+
+
+def workers(jobs: int | None, threads: int, executor: Executor | None) -> Workers | None:
+    """Processes of their own, where they are asked for; None: the work is done in this process."""
+    return None if jobs is None and executor is None else Workers(jobs, threads, executor)
+
+
+def over_checkpoints(
+    place: Checkpoints,
+    steps: Sequence[int],
+    settings: Settings,
+    *,
+    by: Workers | None = None,
+    progress: Progress | str | None = None,
+) -> LlcTable:
+    """The estimates at these checkpoints.
+
+    Args:
+        place: whose they are.
+        steps: which, each once.
+        settings: step_size (None: the largest that is safe at all of these checkpoints, 0.2 / (nβ·h_max + γ), with the
+            largest curvature that is measured at any of them), n_beta, localization, chains, draws, burn_in, seed,
+            batch_size, elasticity; parts as a list.
+        by: who does the work; None: this process.
+        progress: makes bars.
+
+    Raises:
+        UserError: settings that make no sense, or a checkpoint could not be measured.
+    """
+    if settings["step_size"] is None:
+        given = {name: settings[name] for name in ("batch_size", "seed", "parts")}
+        curvatures = _found(place, "curvature", steps, given, by, progress)
+        stiffest = max(float(curvatures[step][0]["h_max"]) for step in steps)
+        safe = STEP_LIMIT / 2 / (settings["n_beta"] * max(stiffest, 0.0) + settings["localization"])
+        settings = {**settings, "step_size": safe}
+    found = _found(place, "llc", steps, settings, by, progress)
+    return table_of(found, settings["n_beta"])
+
+
+def table_of(found: Mapping[int, Found], n_beta: float) -> LlcTable:
+    """A table of notes by step."""
+    lines = [{"step": step, **_numbers(numbers)} for step, (numbers, _) in found.items()]
+    return LlcTable(_frame(lines), {step: dict(arrays) for step, (_, arrays) in found.items()}, n_beta)
+
+
+def make_note(
+    place: Checkpoints, folder: Path, threads: int, *, kind: str, step: int, settings: Settings
+) -> None:
+    """What a job does: the note of one checkpoint, written to a folder of its own."""
+    with torch_threads(threads):
+        numbers, arrays = _MEASURES[kind](place, step, settings, None)
+    place.notes(kind, settings).at(folder).write(step, numbers, arrays)
+
+
+def kept_note(notes: Notes, step: int) -> Found | None:
+    """A note as numbers and arrays; None where there is none."""
+    found = notes.read(step)
+    return None if found is None else (found[0], {name: tensor.numpy() for name, tensor in found[1].items()})
+
+
+def _found(
+    place: Checkpoints,
+    kind: str,
+    steps: Sequence[int],
+    settings: Settings,
+    by: Workers | None,
+    progress: Progress | str | None,
+) -> dict[int, Found]:
+    """The notes of a kind at these steps; those that are missing are made."""
+    notes = place.notes(kind, settings)
+    found = {}
+    if by is not None:
+        _made_by(by, place, notes, kind, steps, settings, progress)
+    for step in steps:
+        kept = kept_note(notes, step)
+        if kept is None:
+            kept = _MEASURES[kind](place, step, settings, progress)
+            notes.write(step, *kept)
+        found[step] = kept
+    return found
+
+
+def _made_by(
+    by: Workers,
+    place: Checkpoints,
+    notes: Notes,
+    kind: str,
+    steps: Sequence[int],
+    settings: Settings,
+    progress: Progress | str | None,
+) -> None:
+    """Have the missing notes made by other processes: each writes to a folder of its own, from which it is taken.
+
+    Raises:
+        UserError: one of them failed; the others are kept.
+    """
+    missing = [step for step in steps if notes.read(step) is None]
+    work = {
+        notes.draft(step): (
+            step,
+            Job(
+                place.function,
+                {**place.arguments, "kind": kind, "step": step, "settings": settings},
+                notes.draft(step),
+                by.threads,
+                reads=place.reads(step),
+            ),
+        )
+        for step in missing
+    }
+    with closing(bars(progress)(total=len(missing), desc=f"{kind} at checkpoints")) as bar:
+
+        def ended(result: JobResult) -> None:
+            bar.update(1)
+
+        try:
+            results = submit(
+                [job for _, job in work.values()], workers=by.jobs, executor=by.executor, on_result=ended
+            )
+        finally:
+            for step in missing:
+                notes.take(step)
+    for result in results:
+        if result.outcome == "failed":
+            step, said = work[result.job.folder][0], result.message.removeprefix("mechplateau: ")
+            raise UserError(f"step {step}: {said}; give the same command again to go on")
+
+
+class LlcTable:
+    """Learning coefficients over checkpoints.
+
+    Attributes:
+        table: one line a checkpoint: step, and the columns of `Estimate.row`; verdict "chain lost" with null numbers
+            where every chain went to infinity.
+        traces: step → losses `[chain, draw]`, burn-in included; distances likewise.
+        n_beta: nβ.
+        affine: whether λ̂ is nothing but the loss, see `affine_check`.
+    """
+
+    def __init__(self, table: pd.DataFrame, traces: dict[int, dict[str, np.ndarray]], n_beta: float):
+        self.table, self.traces, self.n_beta = table, traces, n_beta
+
+    @property
+    def affine(self) -> AffineCheck:
+        # λ̂ as published, not the paired one: it is what the check is about.
+        return affine_check(
+            self.table["llc"].to_numpy(float, na_value=np.nan).tolist(),
+            self.table["loss"].to_numpy(float, na_value=np.nan).tolist(),
+            self.n_beta,
+        )
+
+    @property
+    def beside_the_loss(self) -> str:
+        """What the check against the loss says, in a sentence."""
+        check = self.affine
+        if check.r is None or check.saturated is None:
+            return "Too few checkpoints to hold λ̂ against the loss."
+        number = f"r = {check.r:.4f}, slope {check.slope:.4g} against −nβ = {-self.n_beta:.4g}"
+        if check.saturated:
+            return (
+                f"Over these checkpoints λ̂ is a straight line in the loss ({number}): it says nothing more."
+            )
+        return f"Over these checkpoints λ̂ is not just the loss ({number})."
+
+    def running(self, step: int) -> np.ndarray:
+        """λ̂ of each chain over its draws so far, `[chain, draw]`, as the paper plots it.
+
+        Raises:
+            UserError: no such step, or every chain was lost there.
+        """
+        line = self.table[self.table["step"] == step]
+        if line.empty or "losses" not in self.traces.get(step, {}):
+            raise UserError(f"step {step}: no chains here; there are {sorted(self.traces)}")
+        kept = self.traces[step]["losses"][:, int(line["burn_in"].iloc[0]) :]
+        means = np.cumsum(kept, axis=1) / np.arange(1, kept.shape[1] + 1)
+        return self.n_beta * (means - float(line["loss"].iloc[0]))
+
+
+def _curvature(place: Checkpoints, step: int, settings: Settings, progress: Progress | str | None) -> Found:
+    """h_max of a checkpoint."""
+    data = place.data(settings["batch_size"], settings["seed"])
+    parts = _parts(settings["parts"])
+    measured = hessian(place.model(step), place.losses, data, top=1, probes=0, parts=parts, tolerance=1e-2)
+    return {"h_max": measured.eigenvalues[0]}, {}
+
+
+def _measured(place: Checkpoints, step: int, settings: Settings, progress: Progress | str | None) -> Found:
+    """Numbers and traces of one checkpoint."""
+    make_bar = bars(progress)
+
+    def named(**given: Any) -> Bar:
+        return make_bar(**{**given, "desc": f"step {step}: {given['desc']}"})
+
+    sampling = {name: value for name, value in settings.items() if name in _SAMPLING}
+    data = place.data(settings["batch_size"], settings["seed"])
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", StepSizeWarning)  # it is in the table, as stability and verdict
+            estimate = llc(
+                place.model(step),
+                place.losses,
+                data,
+                trivial_loss=place.trivial_loss,
+                parts=_parts(settings["parts"]),
+                progress=named,
+                **sampling,
+            )
+    except AllChainsLost as error:
+        lost = {name: settings[name] for name in ("n_beta", "step_size", "localization", "chains", "seed")}
+        lost |= {name: settings[name] for name in ("draws", "burn_in")}
+        return {**lost, "lost": settings["chains"], "verdict": "chain lost", "reason": str(error)}, {}
+    return _plain(estimate), _arrays(estimate)
+
+
+_MEASURES: Mapping[str, Callable[[Checkpoints, int, Settings, Progress | str | None], Found]] = {
+    "curvature": _curvature,
+    "llc": _measured,
+}
+_SAMPLING = ("step_size", "n_beta", "localization", "chains", "draws", "burn_in", "seed", "elasticity")
+
+
+def plain_parts(parts: Any) -> list[Any] | None:
+    """Parts as plain values, for settings.
+
+    Raises:
+        UserError: masks, which are not taken here.
+    """
+    if parts is None:
+        return None
+    if not isinstance(parts, Sequence) or isinstance(parts, str):
+        raise UserError("parts: expected a list of names, patterns or (name, index) here")
+    return [part if isinstance(part, str) else list(part) for part in parts]
+
+
+def _parts(plain: Sequence[Any] | None) -> list[Any] | None:
+    return None if plain is None else [part if isinstance(part, str) else tuple(part) for part in plain]
+
+
+def _plain(estimate: Estimate) -> dict[str, Any]:
+    """The numbers as JSON can hold them; inf (no trivial loss) as text."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in estimate.row().items()
+    }
+
+
+def _arrays(estimate: Estimate) -> dict[str, np.ndarray]:
+    arrays = {"losses": estimate.losses}
+    return arrays if estimate.distances is None else {**arrays, "distances": estimate.distances}
+
+
+def _numbers(numbers: dict[str, Any]) -> dict[str, Any]:
+    texts = ("verdict", "reason")
+    return {
+        name: float(value) if isinstance(value, str) and name not in texts else value
+        for name, value in numbers.items()
+    }
+
+
+def _frame(lines: list[dict[str, Any]]) -> pd.DataFrame:
+    table = pd.DataFrame(lines).reindex(columns=["step", *COLUMNS])
+    kinds = {
+        column: "string" if column in ("verdict", "reason") else "Int64" if column in _WHOLE else "Float64"
+        for column in table.columns
+        if column != "step"
+    }
+    return table.astype(kinds)
+
+
+__all__ = [
+    "Checkpoints",
+    "LlcTable",
+    "Workers",
+    "kept_note",
+    "make_note",
+    "over_checkpoints",
+    "plain_parts",
+    "table_of",
+    "workers",
+]

@@ -80,6 +80,7 @@ def llc(
     Each checkpoint's result is kept beside the run. Rerun the same command to resume after Ctrl-C.
     """
     from mechplateau.cli.bars import shown
+    from mechplateau.cli.estimates import print_estimates
     from mechplateau.development import llc_over_run
     from mechplateau.training.loop import torch_threads
 
@@ -106,7 +107,7 @@ def llc(
             executor=cluster,
             progress=shown,
         )
-    _print_estimates(estimates)
+    print_estimates(estimates)
     if out is not None:
         print(_draw(found, estimates).save(out))
 
@@ -150,42 +151,6 @@ def _steps(run: Run, text: str | None) -> list[int]:
         )
     known: list[Any] = [int(name) if name.isdigit() else name for name in names]
     return sorted({run.step_of(name) for name in known})
-
-
-def _print_estimates(estimates: LlcTable) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from mechplateau.report.development import cell
-
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    columns = {
-        "step": "step",
-        "L(w*)": "loss",
-        "E[L]": "mean_loss",
-        "λ̂": "paired",
-        "chain sd": "chain_sd",
-        "elasticity": "elasticity",
-        "distance": "distance",
-        "verdict": "verdict",
-    }
-    for name in columns:
-        table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
-    lines = estimates.table.to_dict("records")
-    for line in lines:
-        table.add_row(*(cell(line[column]) for column in columns.values()))
-    console = Console()
-    console.print(table)
-    for line in lines:
-        console.print(f"{line['step']}: {line['reason']}.", markup=False, highlight=False, soft_wrap=True)
-    first = lines[0]
-    console.print(
-        f"nβ {cell(first['n_beta'])}, ε {cell(first['step_size'])}, γ {cell(first['localization'])}, "
-        f"trivial loss {cell(first['trivial_loss'])}. {estimates.beside_the_loss}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
 
 
 def _print_stages(found: StagesBesideLoss) -> None:

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mechplateau.cli import bars
+from mechplateau.cli.executors import LOCAL, Address, Collect, ExecutorName, GpusPerRun, Place, Retries
+from mechplateau.cli.llm_coefficients import (
+    Llc,
+    LlcBatch,
+    LlcChains,
+    LlcDraws,
+    LlcLocalization,
+    LlcNBeta,
+    LlcRequest,
+    LlcRow,
+    LlcStepSize,
+    LlcText,
+    coefficients,
+)
 from mechplateau.errors import UserError
 from mechplateau.files import local_path
 
@@ -15,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from mechplateau.llm import SeriesAnalysis
+    from mechplateau.views import SectionView
     from mechplateau.views.llm_series import HeadsSection
 
 DEMO = "demo"
@@ -78,10 +94,33 @@ def llm(
     heads: Annotated[
         bool, typer.Option("--heads", help="Also measure what every head attends to, and from which step on.")
     ] = False,
-    threads: Annotated[int | None, typer.Option(help="CPU threads (default: all).")] = None,
+    llc: Llc = False,
+    llc_text: LlcText = None,
+    llc_row: LlcRow = None,
+    llc_batch: LlcBatch = None,
+    llc_chains: LlcChains = 4,
+    llc_draws: LlcDraws = 200,
+    llc_step_size: LlcStepSize = None,
+    llc_n_beta: LlcNBeta = None,
+    llc_localization: LlcLocalization = 100.0,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            help="Checkpoints at a time, each in a process of its own (default: one after the other in this one; "
+            "on Ray as many as it has room for)."
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads (default: all; with --jobs cores / jobs; on Ray 1).")
+    ] = None,
     runs_dir: Annotated[
         Path, typer.Option(parser=_folder, metavar="FOLDER", help="Where the analysis is kept.")
     ] = Path("runs"),
+    executor: ExecutorName = LOCAL,
+    address: Address = None,
+    gpus_per_run: GpusPerRun = None,
+    collect: Collect = False,
+    retries: Retries = None,
 ) -> None:
     """Measure repetition and collapse along a series of checkpoints, and check that each is what its name says.
 
@@ -95,6 +134,19 @@ def llm(
             f"{series}: a run of mechplateau, not a series of language models; use `mechplateau llc {series}` for its "
             "learning coefficients, `mechplateau show` and `report` for the rest"
         )
+    place = Place(executor, address, gpus_per_run, collect, retries, device)
+    request = LlcRequest(
+        llc,
+        identity_only,
+        llc_text,
+        llc_row,
+        llc_batch,
+        llc_chains,
+        llc_draws,
+        llc_step_size,
+        llc_n_beta,
+        llc_localization,
+    )
     config = SeriesConfig.parse(
         {
             "n_prompts": n_prompts,
@@ -112,20 +164,40 @@ def llm(
     texts = [] if identity_only else load_prompts(prompts)
     if series == DEMO and not Path(series).is_dir():
         series = str(_train_demo(runs_dir / "demo-series"))
+    words = request.words(texts) if llc else ""
     folder = analysis_folder(runs_dir, series, config, texts)
-    analysis = analyze_series(
-        series,
-        config,
-        prompts=texts,
-        steps=steps,
-        stage=stage,
-        tokenizer=tokenizer,
-        identity_only=identity_only,
-        folder=folder,
-        progress=bars.shown,
-    )
+    sections: list[SectionView] = []
+    with place.joined() as cluster:
+        analysis = analyze_series(
+            series,
+            config,
+            prompts=texts,
+            steps=steps,
+            stage=stage,
+            tokenizer=tokenizer,
+            identity_only=identity_only,
+            folder=folder,
+            jobs=jobs,
+            threads=place.threads(threads, jobs),
+            executor=cluster,
+            progress=bars.shown,
+        )
+        if llc:
+            sections += coefficients(
+                series,
+                analysis,
+                request,
+                words,
+                folder=folder,
+                tokenizer=tokenizer,
+                stage=stage,
+                device=device,
+                jobs=jobs,
+                threads=place.threads(threads, jobs),
+                executor=cluster,
+            )
     section = _heads(series, analysis, stage, device, folder) if heads and not identity_only else None
-    page = _pages(analysis, folder, section, identity_only)
+    page = _pages(analysis, folder, section, sections, identity_only)
     _print(analysis)
     print(f"Table: {folder / 'series.parquet'}")
     if section is not None:
@@ -145,7 +217,13 @@ def _use_threads(threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _pages(analysis: SeriesAnalysis, folder: Path, section: HeadsSection | None, identity_only: bool) -> Path:
+def _pages(
+    analysis: SeriesAnalysis,
+    folder: Path,
+    section: HeadsSection | None,
+    sections: Sequence[SectionView],
+    identity_only: bool,
+) -> Path:
     """Write the page of an analysis and, if it was measured, its figure; returns the page."""
     from mechplateau.views.llm_series import plot_series, save_series
 
@@ -156,6 +234,7 @@ def _pages(analysis: SeriesAnalysis, folder: Path, section: HeadsSection | None,
         summary=analysis.summary,
         examples={label: [(e.prompt, e.tokens) for e in some] for label, some in analysis.examples.items()},
         heads=section,
+        sections=sections,
     )
     if not identity_only:
         plot_series(analysis.table).save(folder / "figure.pdf")

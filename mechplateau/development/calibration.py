@@ -141,7 +141,7 @@ def calibrate_run(
     if not grid:
         raise UserError("shares, localizations and n_betas: expected at least one value each")
     if len(lines) < len(grid):
-        h_max, model = curvature_of(run, at, size, seed, None, None, "cpu"), run.model(at)
+        h_max, model = curvature_of(run, at, size, seed, None, "cpu"), run.model(at)
         with closing(bars(progress)(total=len(grid) - len(lines), desc=f"step {at}: settings")) as bar:
             for n_beta, localization, share in grid[len(lines) :]:
                 table = calibrate(

@@ -19,6 +19,7 @@ from mechplateau.development.learning_coefficient import default_n_beta, fresh_o
 from mechplateau.development.over_checkpoints import (
     LlcTable,
     Settings,
+    curvatures,
     kept_note,
     make_note,
     over_checkpoints,
@@ -116,6 +117,7 @@ class _OfRun:
     run: Run
     device: str
     function = "llc_of_run"
+    stacked = None
 
     @property
     def losses(self) -> Losses:
@@ -142,6 +144,12 @@ class _OfRun:
         return self.run.files_for(step)
 
 
+def curvature_of(run: Run, step: int, batch_size: int, seed: int, parts: Parts | None, device: str) -> float:
+    """h_max of a checkpoint, kept beside the run: chains at other settings, and a scan of them, ask for it again."""
+    given = {"batch_size": batch_size, "seed": seed, "parts": plain_parts(parts)}
+    return curvatures(_OfRun(run, device), [step], given)[step]
+
+
 @job_function(_OfRun.function)
 def _llc_of_run(folder: Path, threads: int, *, run: str, device: str, **given: Any) -> None:
     """The note of one checkpoint of a run."""
@@ -158,4 +166,4 @@ def kept_llcs(run: Run) -> list[LlcTable]:
     return sorted(tables, key=lambda table: len(table.table), reverse=True)
 
 
-__all__ = ["kept_llcs", "llc_over_run"]
+__all__ = ["curvature_of", "kept_llcs", "llc_over_run"]

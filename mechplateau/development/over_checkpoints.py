@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
-import torch
 
 from mechplateau.development.affine import AffineCheck, affine_check
 from mechplateau.development.curvature import hessian
@@ -49,6 +48,7 @@ class Checkpoints(Protocol):
         trivial_loss: the loss of a model that does not look at its input; None: not said.
         function: name of the job function that does `make_note` in another process.
         arguments: plain values from which that function has these checkpoints again.
+        stacked: as for `llc`.
     """
 
     @property
@@ -62,6 +62,9 @@ class Checkpoints(Protocol):
 
     @property
     def arguments(self) -> Mapping[str, Any]: ...
+
+    @property
+    def stacked(self) -> bool | None: ...
 
     def model(self, step: int) -> Model:
         """The model of a checkpoint."""
@@ -118,14 +121,35 @@ def over_checkpoints(
     Raises:
         UserError: settings that make no sense, or a checkpoint could not be measured.
     """
+    given = {name: settings[name] for name in ("batch_size", "seed", "parts")}
+    curved: dict[int, float] = {}
     if settings["step_size"] is None:
-        given = {name: settings[name] for name in ("batch_size", "seed", "parts")}
-        curvatures = _found(place, "curvature", steps, given, by, progress)
-        stiffest = max(float(curvatures[step][0]["h_max"]) for step in steps)
-        safe = STEP_LIMIT / 2 / (settings["n_beta"] * max(stiffest, 0.0) + settings["localization"])
+        curved = curvatures(place, steps, given, by=by, progress=progress)
+        safe = STEP_LIMIT / 2 / (settings["n_beta"] * max(*curved.values(), 0.0) + settings["localization"])
         settings = {**settings, "step_size": safe}
-    found = _found(place, "llc", steps, settings, by, progress)
+    kept = place.notes("llc", settings)
+    missing = [step for step in steps if step not in curved and kept.read(step) is None]
+    curved |= curvatures(place, missing, given, by=by, progress=progress)
+    found = _found(place, "llc", steps, settings, curved, by, progress)
     return table_of(found, settings["n_beta"])
+
+
+def curvatures(
+    place: Checkpoints,
+    steps: Sequence[int],
+    settings: Settings,
+    *,
+    by: Workers | None = None,
+    progress: Progress | str | None = None,
+) -> dict[int, float]:
+    """The largest curvature at each of these checkpoints, which is kept too.
+
+    Args:
+        place, steps, by, progress: as for `over_checkpoints`.
+        settings: batch_size, seed and parts.
+    """
+    found = _found(place, "curvature", steps, settings, {}, by, progress)
+    return {step: float(numbers["h_max"]) for step, (numbers, _) in found.items()}
 
 
 def table_of(found: Mapping[int, Found], n_beta: float) -> LlcTable:
@@ -135,11 +159,18 @@ def table_of(found: Mapping[int, Found], n_beta: float) -> LlcTable:
 
 
 def make_note(
-    place: Checkpoints, folder: Path, threads: int, *, kind: str, step: int, settings: Settings
+    place: Checkpoints,
+    folder: Path,
+    threads: int,
+    *,
+    kind: str,
+    step: int,
+    settings: Settings,
+    h_max: float | None,
 ) -> None:
     """What a job does: the note of one checkpoint, written to a folder of its own."""
     with torch_threads(threads):
-        numbers, arrays = _MEASURES[kind](place, step, settings, None)
+        numbers, arrays = _MEASURES[kind](place, step, settings, h_max, None)
     place.notes(kind, settings).at(folder).write(step, numbers, arrays)
 
 
@@ -154,6 +185,7 @@ def _found(
     kind: str,
     steps: Sequence[int],
     settings: Settings,
+    h_max: Mapping[int, float],
     by: Workers | None,
     progress: Progress | str | None,
 ) -> dict[int, Found]:
@@ -161,11 +193,14 @@ def _found(
     notes = place.notes(kind, settings)
     found = {}
     if by is not None:
-        _made_by(by, place, notes, kind, steps, settings, progress)
+        missing = [step for step in steps if notes.read(step) is None]
+        given = {"kind": kind, "settings": settings}
+        each = {step: {**given, "step": step, "h_max": h_max.get(step)} for step in missing}
+        _made_by(by, place, notes, each, kind, progress)
     for step in steps:
         kept = kept_note(notes, step)
         if kept is None:
-            kept = _MEASURES[kind](place, step, settings, progress)
+            kept = _MEASURES[kind](place, step, settings, h_max.get(step), progress)
             notes.write(step, *kept)
         found[step] = kept
     return found
@@ -175,31 +210,36 @@ def _made_by(
     by: Workers,
     place: Checkpoints,
     notes: Notes,
-    kind: str,
-    steps: Sequence[int],
-    settings: Settings,
+    arguments: Mapping[int, Mapping[str, Any]],
+    what: str,
     progress: Progress | str | None,
 ) -> None:
-    """Have the missing notes made by other processes: each writes to a folder of its own, from which it is taken.
+    """Have other processes make notes: each writes to a folder of its own, from which it is taken.
+
+    Args:
+        by: who.
+        place, notes: of whose checkpoints, and where they are kept.
+        arguments: by step; as for `make_note`.
+        what: is done, for the bar.
+        progress: makes it.
 
     Raises:
         UserError: one of them failed; the others are kept.
     """
-    missing = [step for step in steps if notes.read(step) is None]
     work = {
         notes.draft(step): (
             step,
             Job(
                 place.function,
-                {**place.arguments, "kind": kind, "step": step, "settings": settings},
+                {**place.arguments, **given},
                 notes.draft(step),
                 by.threads,
                 reads=place.reads(step),
             ),
         )
-        for step in missing
+        for step, given in arguments.items()
     }
-    with closing(bars(progress)(total=len(missing), desc=f"{kind} at checkpoints")) as bar:
+    with closing(bars(progress)(total=len(work), desc=f"{what} at checkpoints")) as bar:
 
         def ended(result: JobResult) -> None:
             bar.update(1)
@@ -209,7 +249,7 @@ def _made_by(
                 [job for _, job in work.values()], workers=by.jobs, executor=by.executor, on_result=ended
             )
         finally:
-            for step in missing:
+            for step in arguments:
                 notes.take(step)
     for result in results:
         if result.outcome == "failed":
@@ -275,8 +315,10 @@ def _curvature(place: Checkpoints, step: int, settings: Settings, progress: Prog
     return {"h_max": measured.eigenvalues[0]}, {}
 
 
-def _measured(place: Checkpoints, step: int, settings: Settings, progress: Progress | str | None) -> Found:
-    """Numbers and traces of one checkpoint."""
+def _measured(
+    place: Checkpoints, step: int, settings: Settings, h_max: float | None, progress: Progress | str | None
+) -> Found:
+    """Numbers and traces of one checkpoint, whose largest curvature is known."""
     make_bar = bars(progress)
 
     def named(**given: Any) -> Bar:
@@ -292,7 +334,9 @@ def _measured(place: Checkpoints, step: int, settings: Settings, progress: Progr
                 place.losses,
                 data,
                 trivial_loss=place.trivial_loss,
+                h_max=h_max,
                 parts=_parts(settings["parts"]),
+                stacked=place.stacked,
                 progress=named,
                 **sampling,
             )
@@ -303,7 +347,9 @@ def _measured(place: Checkpoints, step: int, settings: Settings, progress: Progr
     return _plain(estimate), _arrays(estimate)
 
 
-_MEASURES: Mapping[str, Callable[[Checkpoints, int, Settings, Progress | str | None], Found]] = {
+_MEASURES: Mapping[
+    str, Callable[[Checkpoints, int, Settings, float | None, Progress | str | None], Found]
+] = {
     "curvature": _curvature,
     "llc": _measured,
 }
@@ -362,6 +408,7 @@ __all__ = [
     "Checkpoints",
     "LlcTable",
     "Workers",
+    "curvatures",
     "kept_note",
     "make_note",
     "over_checkpoints",

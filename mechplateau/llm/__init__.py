@@ -1,9 +1,9 @@
 """Series of language-model checkpoints: their identity, and repetition and collapse along them.
 
 `analyze_series` does everything; `generate`, `measure`, `identify` and `judge` are its parts, for data
-you already hold. `series_heads` and `births` say what heads attend to, and since when. `load_hooked` gives one
-checkpoint as a HookedTransformer. Importing this package imports neither transformers nor huggingface_hub, and asks for
-nothing over the network.
+you already hold. `series_heads` and `births` say what heads attend to, and since when; `series_llc` estimates learning
+coefficients. `load_hooked` gives one checkpoint as a HookedTransformer. Importing this package imports neither
+transformers nor huggingface_hub, and asks for nothing over the network.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from mechplateau._lazy import lazy_names
 
 if TYPE_CHECKING:
     from mechplateau.llm.analysis import SeriesAnalysis, analysis_folder, analyze_series
+    from mechplateau.llm.coefficients import SeriesCoefficients, series_llc
     from mechplateau.llm.config import SeriesConfig
     from mechplateau.llm.demo import DemoConfig, train_demo
     from mechplateau.llm.generation import Generation, generate
@@ -29,6 +30,7 @@ _HOMES = {
     "Generation": "generation",
     "Identity": "identity",
     "SeriesAnalysis": "analysis",
+    "SeriesCoefficients": "coefficients",
     "SeriesConfig": "config",
     "Verdict": "verdicts",
     "analysis_folder": "analysis",
@@ -41,6 +43,7 @@ _HOMES = {
     "load_prompts": "prompts",
     "measure": "measures",
     "series_heads": "heads",
+    "series_llc": "coefficients",
     "train_demo": "demo",
 }
 
@@ -49,6 +52,7 @@ __all__ = [
     "Generation",
     "Identity",
     "SeriesAnalysis",
+    "SeriesCoefficients",
     "SeriesConfig",
     "Verdict",
     "analysis_folder",
@@ -61,6 +65,7 @@ __all__ = [
     "load_prompts",
     "measure",
     "series_heads",
+    "series_llc",
     "train_demo",
 ]
 

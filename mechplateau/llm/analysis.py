@@ -16,27 +16,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechplateau import signs
-from mechplateau.devices import device_named
 from mechplateau.errors import CheckpointError, ConfigError, counted
 from mechplateau.files import local_path
 from mechplateau.llm.config import SeriesConfig
 from mechplateau.llm.identity import Identity
 from mechplateau.llm.prompts import DEFAULT, choose, load_prompts
+from mechplateau.llm.records import Recorder, broken_by, record_elsewhere
 from mechplateau.llm.revisions import Listing, Revision, StepChoice, missing_steps
 from mechplateau.llm.sources import Source, open_source
 from mechplateau.llm.store import Example, StepRecord, Store
 from mechplateau.llm.table import build_table, write_table
 from mechplateau.llm.verdicts import Known, judge
 from mechplateau.progress import Progress, bars
+from mechplateau.training.executor import Executor
 
 if TYPE_CHECKING:
     import pandas as pd
-    from torch import Tensor
 
-    from mechplateau.llm.tokens import PromptTokens
 
-N_EXAMPLES = 4
-"""Prompts whose completions are kept."""
 MANY_STEPS = 32
 """More checkpoints of a hub repository than this are downloaded only if the steps are named."""
 
@@ -71,6 +68,9 @@ def analyze_series(
     tokenizer: str | Path | None = None,
     identity_only: bool = False,
     folder: str | Path | None = None,
+    jobs: int | None = None,
+    threads: int = 1,
+    executor: Executor | None = None,
     progress: Progress | str | None = None,
 ) -> SeriesAnalysis:
     """Measure repetition and collapse along a series, and check that each checkpoint is what its name says.
@@ -89,6 +89,11 @@ def analyze_series(
         tokenizer: a folder with a tokenizer, where the checkpoints have none.
         identity_only: judge the checkpoints without measuring.
         folder: where to keep finished steps; a second call with the same settings continues from them.
+        jobs: checkpoints that are done side by side, each in a process of its own; None: one after the other in this
+            one, or with an `executor` as many as it has room for. Needs a folder. The numbers are the same to the bit
+            with as many threads.
+        threads: CPU threads of each such process.
+        executor: who does them, such as `mechplateau.training.cluster.on_ray.RayCluster`.
         progress: makes a bar of checkpoints, as tqdm does (`mechplateau.progress`); "stderr": tqdm's own; None: silent.
 
     Raises:
@@ -113,10 +118,18 @@ def analyze_series(
     store = Store(local_path(folder), _settings(place, config, texts)) if folder is not None else None
     final = listing.final or listing.revisions[-1]
     labels = list(dict.fromkeys([*(revision.label for revision in chosen), final.label]))
-    job = _Job(place, config, texts, local_path(tokenizer) if tokenizer else None, identity_only, labels)
+    job = Recorder(place, config, texts, local_path(tokenizer) if tokenizer else None, identity_only, labels)
 
     measured = set() if identity_only else {revision.label for revision in chosen}
-    records, broken = _records(job, labels, measured, store, progress)
+    broken: dict[str, str] = {}
+    if jobs is not None or executor is not None:
+        if store is None:
+            raise ConfigError("folder: expected one, in which other processes leave what they find; got None")
+        wanted = {label: label in measured for label in labels}
+        broken = record_elsewhere(
+            job, wanted, store, stage=stage, jobs=jobs, threads=threads, executor=executor, progress=progress
+        )
+    records = _records(job, labels, measured, store, broken, progress)
     if not records:
         raise CheckpointError(
             f"{place.name}: none of {counted(len(labels), 'checkpoint')} can be read; {broken[labels[0]]}"
@@ -177,28 +190,31 @@ def _all_steps(place: Source, listing: Listing) -> StepChoice:
 
 
 def _records(
-    job: _Job, labels: Sequence[str], measured: set[str], store: Store | None, progress: Progress | str | None
-) -> tuple[dict[str, StepRecord], dict[str, str]]:
-    """The record of each checkpoint that can be read, and why the others cannot.
+    job: Recorder,
+    labels: Sequence[str],
+    measured: set[str],
+    store: Store | None,
+    broken: dict[str, str],
+    progress: Progress | str | None,
+) -> dict[str, StepRecord]:
+    """The record of each checkpoint that can be read; those that cannot are put into `broken`, with the reason.
 
     The final weights are measured only as a step of the series; otherwise they serve comparison.
     """
     records: dict[str, StepRecord] = {}
-    broken: dict[str, str] = {}
     with _quick_collection(), closing(bars(progress)(total=len(labels), desc="checkpoint")) as bar:
         for label in labels:
             bar.set_postfix_str(label)
-            try:
-                records[label] = job.record(label, label in measured, store)
-            except CheckpointError as error:
-                broken[label] = str(error)
-            # Failures to write are RunErrors: this is the checkpoint's own folder.
-            except OSError as error:
-                broken[label] = f"{error.filename or label}: cannot be read ({error.strerror or error})"
-            # A model in a reference cycle would keep its tensors until some later collection.
-            gc.collect()
+            if label not in broken:
+                try:
+                    records[label] = job.record(label, label in measured, store)
+                # Failures to write are RunErrors: this is the checkpoint's own folder.
+                except (CheckpointError, OSError) as error:
+                    broken[label] = broken_by(label, error)
+                # A model in a reference cycle would keep its tensors until some later collection.
+                gc.collect()
             bar.update(1)
-    return records, broken
+    return records
 
 
 @contextlib.contextmanager
@@ -213,85 +229,6 @@ def _quick_collection() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-class _Job:
-    """Turns one checkpoint into a record."""
-
-    def __init__(
-        self,
-        place: Source,
-        config: SeriesConfig,
-        prompts: Sequence[Any],
-        tokenizer: Path | None,
-        identity_only: bool,
-        labels: Sequence[str],
-    ) -> None:
-        from mechplateau.llm.tokens import Tokenization
-
-        device_named(config.device)
-        self.place, self.config, self.prompts = place, config, prompts
-        self.tokenization = None if identity_only else Tokenization(place, prompts, tokenizer, labels)
-
-    def record(self, label: str, measured: bool, store: Store | None) -> StepRecord:
-        """The stored record of a checkpoint, or a new one, stored.
-
-        Raises:
-            CheckpointError: the checkpoint cannot be had, read or run.
-        """
-        version = self.place.version(label)
-        tokens = self.tokenization.of(label) if measured and self.tokenization is not None else None
-        stored = store.load(label, version) if store is not None else None
-        # Another tokenizer gives other numbers.
-        if stored is not None and (tokens is None or stored.prompt_ids == tokens.digest):
-            return stored
-        record = self._new(label, version, tokens)
-        if store is not None:
-            store.save(label, record)
-        return record
-
-    def _new(self, label: str, version: str, prompts: PromptTokens | None) -> StepRecord:
-        from mechplateau.llm.generation import generate
-        from mechplateau.llm.identity import identify
-        from mechplateau.llm.loading import end_of_text, load_model
-        from mechplateau.llm.measures import measure
-        from mechplateau.llm.weights import read_checkpoint
-
-        folder = self.place.fetch(label)
-        checkpoint = read_checkpoint(folder)
-        identity = identify(checkpoint.tensors)
-        if identity.nonfinite:
-            raise CheckpointError(f"{folder}: infinite or NaN weights in {', '.join(identity.nonfinite[:3])}")
-        notes = checkpoint.notes
-        if prompts is None:
-            return StepRecord(version, identity, None, notes=notes)
-        config = self.config
-        model = load_model(folder, checkpoint.tensors, dtype=config.dtype, device=config.device)
-        del checkpoint
-        suppressed = end_of_text(model, prompts.tokenizer)
-        generation = generate(
-            model,
-            prompts.ids,
-            n_tokens=config.n_tokens,
-            suppress=suppressed,
-            batch_size=config.batch_size,
-            temperature=config.temperature,
-            seed=config.seed,
-        )
-        return StepRecord(
-            version,
-            identity,
-            measure(generation),
-            prompts.digest,
-            tuple(self._examples(prompts, generation.tokens)),
-            tuple(suppressed),
-            (*notes, *prompts.notes),
-        )
-
-    def _examples(self, prompts: PromptTokens, tokens: Tensor) -> Iterator[Example]:
-        for prompt, row in zip(self.prompts[:N_EXAMPLES], tokens[:N_EXAMPLES].tolist(), strict=True):
-            written = prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
-            yield Example(written, tuple(prompts.text(token) for token in row))
 
 
 def _prompts(prompts: Prompts, config: SeriesConfig) -> list[str] | list[list[int]]:

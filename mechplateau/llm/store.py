@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechplateau.errors import RunError
-from mechplateau.files import TensorFileError, open_safetensors, write_atomic, write_text
+from mechplateau.files import TensorFileError, open_safetensors, put_in_place, write_atomic, write_text
 from mechplateau.llm.identity import Identity
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Store:
         Raises:
             RunError: the folder holds an analysis with other settings.
         """
-        self.folder = folder
+        self.folder, self.settings = folder, settings
         path = folder / "settings.yaml"
         if path.is_file() and path.read_text(encoding="utf-8", errors="replace") != settings:
             raise RunError(
@@ -131,6 +131,16 @@ class Store:
         metadata = {_HEADER: json.dumps(data, allow_nan=False)}
         sketch = dict(record.identity.sketch)
         write_atomic(self._path(label), lambda temporary: save_file(sketch, temporary, metadata))
+
+    def draft(self, label: str) -> Path:
+        """A folder in which another process may keep a step, in a store of the same settings, for `take`."""
+        return self.folder / "steps" / f".{self._path(label).stem}"
+
+    def take(self, label: str) -> None:
+        """Put a step that another process has kept in place."""
+        written = self.draft(label) / "steps" / self._path(label).name
+        if written.is_file():
+            put_in_place(written, self._path(label))
 
     def _path(self, label: str) -> Path:
         # A folder's name may take all the bytes that a file's name has; here some go to the ending.

@@ -149,10 +149,14 @@ class Tokenization:
         return PromptTokens(ids, tokenizer)
 
 
+def tokenizer_files(folder: Path) -> list[Path]:
+    """All that transformers would make a tokenizer of a folder from."""
+    return sorted({path for pattern in _FILES for path in folder.glob(pattern) if path.is_file()})
+
+
 def _content(folder: Path) -> str:
     """Hash of everything that makes up the tokenizer."""
-    files = {path for pattern in _FILES for path in folder.glob(pattern) if path.is_file()}
     digest = hashlib.sha256()
-    for path in sorted(files):
+    for path in tokenizer_files(folder):
         digest.update(f"{path.name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()

@@ -14,6 +14,9 @@ from mechplateau.views import SectionView
 if TYPE_CHECKING:
     from mechplateau.views.figure import PaperFigure
 
+if TYPE_CHECKING:
+    from mechplateau.llm.coefficients import SeriesCoefficients
+
 _COLUMNS = {
     "step": "step",
     "loss": "L(w*)",
@@ -24,6 +27,12 @@ _COLUMNS = {
     "verdict": "verdict",
     "reason": "why",
 }
+
+
+_MEANING = (
+    "λ̂ = nβ (E[L] − L(w*)): how much the loss rises when the weights are shaken. It is a learning coefficient only "
+    "where the verdict says local: a chain that has left the neighborhood measures something else."
+)
 
 
 def llc_section(run: Run) -> SectionView | None:
@@ -39,16 +48,34 @@ def llc_section(run: Run) -> SectionView | None:
         else ""
     )
     text = (
-        "λ̂ = nβ (E[L] − L(w*)): how much the loss rises when the weights are shaken. It is a learning coefficient only "
-        "where the verdict says local: a chain that has left the neighborhood measures something else.",
+        _MEANING,
         f"{found.beside_the_loss} nβ {cell(first['n_beta'])}, ε {cell(first['step_size'])}, γ "
         f"{cell(first['localization'])}.{others}",
     )
+    return _section(text, llc_figure(run, found), found)
+
+
+def llc_section_of_series(coefficients: SeriesCoefficients) -> SectionView:
+    """The section of a page on a series of language models."""
+    found = coefficients.found
+    first = found.table.iloc[0]
+    text: tuple[str, ...] = (
+        _MEANING,
+        f"{found.beside_the_loss} On {coefficients.rows} rows of {coefficients.row_length} tokens. nβ "
+        f"{cell(first['n_beta'])}, ε {cell(first['step_size'])}, γ {cell(first['localization'])}, trivial loss "
+        f"{cell(first['trivial_loss'])}.",
+    )
+    if coefficients.left_out:
+        text += (f"Left out, as their tokenizers give other tokens: {', '.join(coefficients.left_out)}.",)
+    steps = _some(found)
+    figure = plot_llc(found.table, {step: found.running(step) for step in steps}, log_steps=True)
+    return _section(text, figure, found)
+
+
+def _section(text: tuple[str, ...], figure: PaperFigure, found: LlcTable) -> SectionView:
     rows = tuple(tuple(cell(line[column]) for column in _COLUMNS) for line in found.table.to_dict("records"))
     alt = "λ̂ by verdict, losses along the chains against the trivial loss, and the chains themselves"
-    return SectionView(
-        "Learning coefficient", text, llc_figure(run, found), alt, tuple(_COLUMNS.values()), rows
-    )
+    return SectionView("Learning coefficient", text, figure, alt, tuple(_COLUMNS.values()), rows)
 
 
 def llc_figure(run: Run, found: LlcTable) -> PaperFigure:
@@ -56,10 +83,14 @@ def llc_figure(run: Run, found: LlcTable) -> PaperFigure:
     from mechplateau.views.learning_coefficients import plot_llc  # matplotlib: half a second
 
     plateau = run.signs.plateau
-    steps = [step for step in found.table["step"] if "losses" in found.traces.get(step, {})]
-    chosen = dict.fromkeys(steps[i] for i in (0, len(steps) // 2, -1)) if steps else {}
     shaded = (plateau.onset, plateau.drop) if plateau.onset is not None and plateau.drop is not None else None
-    return plot_llc(found.table, {step: found.running(step) for step in chosen}, plateau=shaded)
+    return plot_llc(found.table, {step: found.running(step) for step in _some(found)}, plateau=shaded)
+
+
+def _some(found: LlcTable) -> list[int]:
+    """The first, a middle and the last checkpoint that has chains."""
+    steps = [step for step in found.table["step"] if "losses" in found.traces.get(step, {})]
+    return list(dict.fromkeys(steps[i] for i in (0, len(steps) // 2, -1))) if steps else []
 
 
 def cell(value: Any) -> str:
@@ -69,4 +100,4 @@ def cell(value: Any) -> str:
     return "–" if pd.isna(value) else f"{value:.4g}"
 
 
-__all__ = ["cell", "llc_figure", "llc_section"]
+__all__ = ["cell", "llc_figure", "llc_section", "llc_section_of_series"]

@@ -38,6 +38,7 @@ def plot_llc(
     running: Mapping[int, np.ndarray] | None = None,
     *,
     plateau: tuple[float, float] | None = None,
+    log_steps: bool = False,
 ) -> PaperFigure:
     """Draw λ̂ over checkpoints beside the loss, where the chains were, and the chains themselves.
 
@@ -46,6 +47,7 @@ def plot_llc(
             `verdict`; null where undefined.
         running: step → λ̂ of each chain over its draws so far, `[chain, draw]`; a panel each, at most three.
         plateau: onset and drop, shaded.
+        log_steps: steps on a logarithmic axis, linear below 1.
 
     Returns:
         A figure; `.save("llc.pdf")` writes it.
@@ -59,6 +61,8 @@ def plot_llc(
             if plateau is not None:
                 axes.axvspan(*plateau, color=PLATEAU_COLOR, lw=0, zorder=0)
             axes.set_xlabel("step")
+            if log_steps:
+                axes.set_xscale("symlog", linthresh=1, linscale=0.4)
         _coefficients(left, table)
         _losses(right, table)
         if shown:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from mechplateau.views.data import SectionView
     from mechplateau.views.figure import PaperFigure
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -116,6 +117,7 @@ def render_series(
     summary: Sequence[str] = (),
     examples: Examples | None = None,
     heads: HeadsSection | None = None,
+    sections: Sequence[SectionView] = (),
 ) -> str:
     """The page: findings, figure, a verdict a checkpoint, the heads, and what the checkpoints wrote.
 
@@ -125,6 +127,7 @@ def render_series(
         summary: the findings, a sentence each.
         examples: completions to show.
         heads: what the heads attend to.
+        sections: what else was measured.
 
     Returns:
         Self-contained HTML without scripts; nothing in it is fetched, and text from outside is escaped.
@@ -140,6 +143,7 @@ def render_series(
         figure=base64.b64encode(_svg(table)).decode() if table["cos_final"].notna().any() else None,
         rows=[_cells(row) for _, row in table.iterrows()],
         heads=None if heads is None else _heads(heads),
+        sections=[_section(section) for section in sections],
         examples=[
             (
                 visible_token(prompt),
@@ -164,13 +168,16 @@ def save_series(
     summary: Sequence[str] = (),
     examples: Examples | None = None,
     heads: HeadsSection | None = None,
+    sections: Sequence[SectionView] = (),
 ) -> Path:
     """Write the page as one HTML file, whole or not at all.
 
     Raises:
         ViewError: the file cannot be written.
     """
-    html = render_series(table, title=title, summary=summary, examples=examples, heads=heads)
+    html = render_series(
+        table, title=title, summary=summary, examples=examples, heads=heads, sections=sections
+    )
     # A lone surrogate has no UTF-8 form; as a character reference it shows as the replacement character.
     return write_file(file_path(path), html.encode("utf-8", errors="xmlcharrefreplace"))
 
@@ -274,6 +281,18 @@ def _cells(row: pd.Series[Any]) -> dict[str, Any]:
         ],
         "hash": str(row["hash"])[:12] if _known(row["hash"]) else "–",
         "dtype": str(row["dtype"]) if _known(row["dtype"]) else "–",
+    }
+
+
+def _section(section: SectionView) -> dict[str, Any]:
+    picture = section.picture
+    return {
+        "title": section.title,
+        "text": section.text,
+        "picture": None if picture is None else base64.b64encode(picture._render(".svg", dpi=100)).decode(),
+        "alt": section.alt,
+        "columns": section.columns,
+        "rows": section.rows,
     }
 
 

@@ -13,7 +13,7 @@ from mechplateau.config import RunConfig
 from mechplateau.development import Fresh, llc, llc_over_run
 from mechplateau.development import over_checkpoints as module
 from mechplateau.development.learning_coefficient import task_losses
-from mechplateau.development.of_runs import kept_llcs
+from mechplateau.development.of_runs import _llc_of_run, kept_llcs
 from mechplateau.errors import UserError
 from mechplateau.objectives import Batch, SquaredError
 from mechplateau.report import save_report
@@ -21,6 +21,7 @@ from mechplateau.report.development import llc_section
 from mechplateau.runs import load_run
 from mechplateau.tasks import MovingWindowSum
 from mechplateau.training import train
+from mechplateau.training.executor import JobResult
 from mechplateau.training.loop import torch_threads
 
 SETTINGS = {"step_size": 1e-5, "n_beta": 50.0, "chains": 2, "draws": 3, "batch_size": 8, "elasticity": False}
@@ -158,22 +159,44 @@ def test_what_was_found_is_found_again_and_shown(run, tmp_path):
     assert table["reason"][0].split(";")[0][:20] in page
 
 
-def test_in_processes_of_their_own_they_are_the_same_to_the_bit(run, monkeypatch):
+def test_in_processes_of_their_own_they_are_the_same_to_the_bit(run):
     """Without a step size, which asks for the curvature first; a step that was found already is not made again."""
     given = {**SETTINGS, "step_size": None, "seed": 3}
     with torch_threads(1):
-        whole = llc_over_run(run, **given)
-    notes = sorted(run.path.glob("notes/*/*.safetensors"))
-    bits = {path: path.read_bytes() for path in notes}
-    for path in notes:
-        if path.name != "step_000003.safetensors":
+        whole = llc_over_run(run, [3, 6], **given)
+    bits = {path: path.read_bytes() for path in run.path.glob("notes/*/*.safetensors")}
+    for path in bits:
+        if path.name == "step_000003.safetensors":
             path.unlink()
-    again = llc_over_run(load_run(run.path), **given, jobs=2)
+    again = llc_over_run(load_run(run.path), [3, 6], **given, jobs=2)
     pd.testing.assert_frame_equal(again.table, whole.table)
-    assert {path: path.read_bytes() for path in bits if path.exists()}.items() <= bits.items()
+    alike = [path for path in bits if path.exists() and path.name == "step_000003.safetensors"]
+    assert len(alike) == 2
+    assert all(path.read_bytes() == bits[path] for path in alike)
     assert not [path for path in run.path.glob("notes/**/*") if path.name.startswith(".")]
-    with pytest.raises(
-        UserError, match=r"^step 0: chains: expected .*; give the same command again to go on$"
-    ):
-        llc_over_run(run, [0], **{**SETTINGS, "chains": 0}, jobs=1)
+
+
+class Failing:
+    """An executor whose first job ends well and whose others fail."""
+
+    def do(self, jobs, *, workers, finished, on_result):
+        results = []
+        for job in jobs:
+            if not results:
+                _llc_of_run(job.folder, 1, **job.arguments)
+            outcome = ("failed", "mechplateau: no space") if results else ("finished", "")
+            results.append(JobResult(job, *outcome))
+            on_result(results[-1])
+        return results
+
+
+def test_what_fails_elsewhere_is_named_and_the_rest_is_kept(run, monkeypatch):
+    given = {**SETTINGS, "seed": 4}
+    with pytest.raises(UserError, match=r"^step 3: no space; give the same command again to go on$"):
+        llc_over_run(run, [0, 3, 6], **given, executor=Failing())
     assert not [path for path in run.path.glob("notes/**/*") if path.name.startswith(".")]
+    made = []
+    original = module.llc
+    monkeypatch.setattr(module, "llc", lambda *a, **k: made.append(1) or original(*a, **k))
+    llc_over_run(run, [0, 3, 6], **given)
+    assert len(made) == 2

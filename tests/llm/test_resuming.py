@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from mechplateau.errors import RunError
+from mechplateau.errors import ConfigError, RunError
 from mechplateau.llm import SeriesConfig, analyze_series
 
 from .conftest import PROMPTS, column
@@ -168,3 +168,20 @@ def test_settings_that_are_no_text_are_other_settings(make_series, tmp_path) -> 
     (folder / "settings.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(RunError, match="holds an analysis with other settings"):
         analyze_series(make_series([0]), prompts=[[1, 2]], folder=folder)
+
+
+def test_in_processes_of_their_own_the_numbers_are_the_same(make_series, tmp_path: Path, monkeypatch) -> None:
+    """Of a damaged checkpoint too; and they are found again."""
+    series = make_series([0, 1])
+    (series / "step0" / "model.safetensors").write_bytes(b"damaged")
+    arguments = {"config": SeriesConfig(n_tokens=3), "prompts": PROMPTS}
+    here = analyze_series(series, **arguments)
+    there = analyze_series(series, **arguments, folder=tmp_path / "kept", jobs=2)
+    pd.testing.assert_frame_equal(there.table, here.table)
+    assert (there.summary, there.examples) == (here.summary, here.examples)
+    assert not list((tmp_path / "kept").glob("**/.*"))
+    monkeypatch.setattr("mechplateau.llm.loading.load_model", None)
+    again = analyze_series(series, **arguments, folder=tmp_path / "kept")
+    pd.testing.assert_frame_equal(again.table, here.table)
+    with pytest.raises(ConfigError, match="folder: expected one, in which other processes"):
+        analyze_series(series, **arguments, jobs=2)

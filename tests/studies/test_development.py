@@ -95,7 +95,7 @@ def test_what_is_estimated_is_kept_and_read(run, short, monkeypatch):
     assert list(table["step"]) == [0, 3, 6]
     assert {f"llc {name}" for name in ("whole", "attention", "mlp", "embeddings")} <= set(table)
     assert coefficients.is_measured(run, "small")  # it has no plateau, hence nothing to scan
-    monkeypatch.setattr("mechplateau.development.of_runs.llc", None)  # no chain is needed any more
+    monkeypatch.setattr("mechplateau.development.over_checkpoints.llc", None)  # no chain is needed any more
     numbers = STUDY.numbers(run, "small")
     assert numbers["onset"] is None
     assert numbers["llc_end"] == pytest.approx(table["llc whole"].iloc[-1])

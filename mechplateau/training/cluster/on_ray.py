@@ -43,6 +43,8 @@ _ANSWER_SECONDS = 180.0
 """For a node to say what it has."""
 _NO_NODE_SECONDS = 60.0
 """How long jobs wait while no node could take them."""
+_HELD = ".held"
+"""Ending of the file that a driver holds locked beside its token."""
 _SENT = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -346,10 +348,38 @@ def _token(folder: Path, token: str) -> Iterator[None]:
     file = node.token_file(str(folder), token)
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(f"{node.token_file('', '*')}{_HELD}"):
+            if _abandoned(left):
+                _remove(folder, left.name.removesuffix(_HELD))
+        lock = files.take_lock(file.with_name(f"{file.name}{_HELD}"))
         file.write_text(token)
     try:
         yield
     finally:
-        with suppress(OSError):
-            for left in folder.glob(f"{file.name}*"):
-                left.unlink()
+        _remove(folder, file.name)
+        if lock is not None:
+            lock.close()
+
+
+def _abandoned(held: Path) -> bool:
+    """Whether the driver that held this was killed, and could not remove its files; False where locks do not tell."""
+    try:
+        lock = files.take_lock(held)
+    except OSError:
+        return False  # its driver lives, or another one has just removed it
+    if lock is None:
+        return False
+    with lock:
+        try:
+            again = files.take_lock(held)
+        except BlockingIOError:
+            return True
+        if again is not None:
+            again.close()
+        return False
+
+
+def _remove(folder: Path, name: str) -> None:
+    with suppress(OSError):
+        for left in folder.glob(f"{name}*"):
+            left.unlink()

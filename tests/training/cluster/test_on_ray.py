@@ -12,6 +12,7 @@ import cloudpickle
 import pytest
 
 from mechplateau.errors import UserError
+from mechplateau.files import take_lock
 from mechplateau.training import executor
 from mechplateau.training.cluster import joining, node
 from mechplateau.training.cluster.on_ray import TRAVELING, RayCluster
@@ -268,3 +269,17 @@ def test_what_a_node_does_travels_to_one_without_mechplateau():
             cloudpickle.unregister_pickle_by_value(module)
     opened = subprocess.run([sys.executable, "-c", WITHOUT_US], input=sent, capture_output=True)
     assert opened.stdout.split() == [b"look", b"task"], opened.stderr.decode()[-300:]
+
+
+def test_what_a_killed_driver_left_is_removed_and_what_another_holds_is_not(pretended, tmp_path):
+    for token in ("dead", "living"):
+        for ending in ("", "-0", ".held"):
+            (tmp_path / f".mechplateau-{token}{ending}").touch()
+    cluster, _ = pretended({0: [(0, "")]})
+    with take_lock(tmp_path / ".mechplateau-living.held"), cluster:
+        submit([Job("nothing", {}, tmp_path / "0")], workers=1, executor=cluster)
+    assert {path.name.partition("-")[2] for path in tmp_path.iterdir()} == {
+        "living",
+        "living-0",
+        "living.held",
+    }

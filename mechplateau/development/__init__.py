@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from mechplateau.development.data import Fresh, Rows
     from mechplateau.development.estimator import Estimate, estimate, estimate_from
     from mechplateau.development.learning_coefficient import StepSizeWarning, default_n_beta, llc
+    from mechplateau.development.llc_table import LlcTable
     from mechplateau.development.of_runs import llc_over_run
-    from mechplateau.development.over_checkpoints import LlcTable
     from mechplateau.development.path import Trajectory, trajectory
     from mechplateau.development.sgld import resume, sample, sgld_step
     from mechplateau.development.traces import AllChainsLost, Sampling, Trace
@@ -44,7 +44,7 @@ _HOMES = {
     "Curvature": "curvature",
     "Estimate": "estimator",
     "Fresh": "data",
-    "LlcTable": "over_checkpoints",
+    "LlcTable": "llc_table",
     "Rows": "data",
     "Sampling": "traces",
     "Stages": "boundaries",

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from mechplateau.development.data import Batches
 from mechplateau.development.learning_coefficient import default_n_beta, fresh_of, task_losses
+from mechplateau.development.llc_table import LlcTable, table_of
 from mechplateau.development.over_checkpoints import (
-    LlcTable,
     Settings,
     curvatures,
     kept_note,
     make_note,
     over_checkpoints,
     plain_parts,
-    table_of,
     workers,
 )
 from mechplateau.development.weights import Losses, Model, Parts

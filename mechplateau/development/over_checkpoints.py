@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import pandas as pd
 
-from mechplateau.development.affine import AffineCheck, affine_check
 from mechplateau.development.curvature import hessian
 from mechplateau.development.data import Batches
-from mechplateau.development.estimator import COLUMNS, Estimate
+from mechplateau.development.estimator import Estimate
 from mechplateau.development.learning_coefficient import StepSizeWarning, llc
+from mechplateau.development.llc_table import Found, LlcTable, table_of
 from mechplateau.development.traces import AllChainsLost
 from mechplateau.development.verdicts import STEP_LIMIT
 from mechplateau.development.weights import Losses, Model
@@ -33,11 +32,7 @@ from mechplateau.runs.notes import Notes
 from mechplateau.training.executor import Executor, Job, JobResult, submit
 from mechplateau.training.loop import torch_threads
 
-_WHOLE = ("lost", "n", "draws", "burn_in", "chains", "seed")
-
 Settings = dict[str, Any]
-Found = tuple[dict[str, Any], dict[str, np.ndarray]]
-"""Numbers and arrays of one checkpoint."""
 
 
 class Checkpoints(Protocol):
@@ -152,12 +147,6 @@ def curvatures(
     return {step: float(numbers["h_max"]) for step, (numbers, _) in found.items()}
 
 
-def table_of(found: Mapping[int, Found], n_beta: float) -> LlcTable:
-    """A table of notes by step."""
-    lines = [{"step": step, **_numbers(numbers)} for step, (numbers, _) in found.items()]
-    return LlcTable(_frame(lines), {step: dict(arrays) for step, (_, arrays) in found.items()}, n_beta)
-
-
 def make_note(
     place: Checkpoints,
     folder: Path,
@@ -257,57 +246,9 @@ def _made_by(
             raise UserError(f"step {step}: {said}; give the same command again to go on")
 
 
-class LlcTable:
-    """Learning coefficients over checkpoints.
-
-    Attributes:
-        table: one line a checkpoint: step, and the columns of `Estimate.row`; verdict "chain lost" with null numbers
-            where every chain went to infinity.
-        traces: step → losses `[chain, draw]`, burn-in included; distances likewise.
-        n_beta: nβ.
-        affine: whether λ̂ is nothing but the loss, see `affine_check`.
-    """
-
-    def __init__(self, table: pd.DataFrame, traces: dict[int, dict[str, np.ndarray]], n_beta: float):
-        self.table, self.traces, self.n_beta = table, traces, n_beta
-
-    @property
-    def affine(self) -> AffineCheck:
-        # λ̂ as published, not the paired one: it is what the check is about.
-        return affine_check(
-            self.table["llc"].to_numpy(float, na_value=np.nan).tolist(),
-            self.table["loss"].to_numpy(float, na_value=np.nan).tolist(),
-            self.n_beta,
-        )
-
-    @property
-    def beside_the_loss(self) -> str:
-        """What the check against the loss says, in a sentence."""
-        check = self.affine
-        if check.r is None or check.saturated is None:
-            return "Too few checkpoints to hold λ̂ against the loss."
-        number = f"r = {check.r:.4f}, slope {check.slope:.4g} against −nβ = {-self.n_beta:.4g}"
-        if check.saturated:
-            return (
-                f"Over these checkpoints λ̂ is a straight line in the loss ({number}): it says nothing more."
-            )
-        return f"Over these checkpoints λ̂ is not just the loss ({number})."
-
-    def running(self, step: int) -> np.ndarray:
-        """λ̂ of each chain over its draws so far, `[chain, draw]`, as the paper plots it.
-
-        Raises:
-            UserError: no such step, or every chain was lost there.
-        """
-        line = self.table[self.table["step"] == step]
-        if line.empty or "losses" not in self.traces.get(step, {}):
-            raise UserError(f"step {step}: no chains here; there are {sorted(self.traces)}")
-        kept = self.traces[step]["losses"][:, int(line["burn_in"].iloc[0]) :]
-        means = np.cumsum(kept, axis=1) / np.arange(1, kept.shape[1] + 1)
-        return self.n_beta * (means - float(line["loss"].iloc[0]))
-
-
-def _curvature(place: Checkpoints, step: int, settings: Settings, progress: Progress | str | None) -> Found:
+def _curvature(
+    place: Checkpoints, step: int, settings: Settings, h_max: float | None, progress: Progress | str | None
+) -> Found:
     """h_max of a checkpoint."""
     data = place.data(settings["batch_size"], settings["seed"])
     parts = _parts(settings["parts"])
@@ -386,33 +327,13 @@ def _arrays(estimate: Estimate) -> dict[str, np.ndarray]:
     return arrays if estimate.distances is None else {**arrays, "distances": estimate.distances}
 
 
-def _numbers(numbers: dict[str, Any]) -> dict[str, Any]:
-    texts = ("verdict", "reason")
-    return {
-        name: float(value) if isinstance(value, str) and name not in texts else value
-        for name, value in numbers.items()
-    }
-
-
-def _frame(lines: list[dict[str, Any]]) -> pd.DataFrame:
-    table = pd.DataFrame(lines).reindex(columns=["step", *COLUMNS])
-    kinds = {
-        column: "string" if column in ("verdict", "reason") else "Int64" if column in _WHOLE else "Float64"
-        for column in table.columns
-        if column != "step"
-    }
-    return table.astype(kinds)
-
-
 __all__ = [
     "Checkpoints",
-    "LlcTable",
     "Workers",
     "curvatures",
     "kept_note",
     "make_note",
     "over_checkpoints",
     "plain_parts",
-    "table_of",
     "workers",
 ]

@@ -24,8 +24,8 @@ import torch
 
 from mechplateau.development.data import Batches, Rows
 from mechplateau.development.learning_coefficient import default_n_beta
+from mechplateau.development.llc_table import LlcTable
 from mechplateau.development.over_checkpoints import (
-    LlcTable,
     Settings,
     make_note,
     over_checkpoints,

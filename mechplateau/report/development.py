@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from mechplateau.development.llc_table import LlcTable
 from mechplateau.development.of_runs import kept_llcs
-from mechplateau.development.over_checkpoints import LlcTable
 from mechplateau.runs import Run
 from mechplateau.views import SectionView
 
@@ -67,6 +67,8 @@ def llc_section_of_series(coefficients: SeriesCoefficients) -> SectionView:
     )
     if coefficients.left_out:
         text += (f"Left out, as their tokenizers give other tokens: {', '.join(coefficients.left_out)}.",)
+    from mechplateau.views.learning_coefficients import plot_llc  # matplotlib: half a second
+
     steps = _some(found)
     figure = plot_llc(found.table, {step: found.running(step) for step in steps}, log_steps=True)
     return _section(text, figure, found)

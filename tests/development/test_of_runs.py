@@ -13,7 +13,7 @@ from mechplateau.config import RunConfig
 from mechplateau.development import Fresh, llc, llc_over_run
 from mechplateau.development import over_checkpoints as module
 from mechplateau.development.learning_coefficient import task_losses
-from mechplateau.development.of_runs import _llc_of_run, kept_llcs
+from mechplateau.development.of_runs import _llc_of_run, curvature_of, kept_llcs
 from mechplateau.errors import UserError
 from mechplateau.objectives import Batch, SquaredError
 from mechplateau.report import save_report
@@ -191,7 +191,9 @@ class Failing:
 
 
 def test_what_fails_elsewhere_is_named_and_the_rest_is_kept(run, monkeypatch):
-    given = {**SETTINGS, "seed": 4}
+    given = {**SETTINGS, "draws": 4}
+    for step in run.steps:
+        curvature_of(run, step, 8, 0, None, "cpu")
     with pytest.raises(UserError, match=r"^step 3: no space; give the same command again to go on$"):
         llc_over_run(run, [0, 3, 6], **given, executor=Failing())
     assert not [path for path in run.path.glob("notes/**/*") if path.name.startswith(".")]

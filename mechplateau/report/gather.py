@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -180,6 +181,16 @@ def _targets(run: Run) -> tuple[views.TargetView, ...]:
     return tuple(shown)
 
 
+def _kernels(kernels: Mapping[str, Any]) -> str:
+    """Which kernels ran, in words: `linear_attention: torch; asked for: auto; …`."""
+    used = [
+        f"{name}: {', '.join(map(str, backends))}" for name, backends in (kernels.get("used") or {}).items()
+    ]
+    asked = [f"asked for: {kernels['requested']}"] if kernels.get("requested") else []
+    why = [f"Triton not used: {kernels['why_not_triton']}"] if kernels.get("why_not_triton") else []
+    return "; ".join([*used, *asked, *why]) or json.dumps(dict(kernels))
+
+
 def _environment(run: Run) -> dict[str, str]:
     if not run.sessions:
         return {}
@@ -198,6 +209,7 @@ def _environment(run: Run) -> dict[str, str]:
     ):
         if last.get(key) is not None:
             shown[key] = str(last[key])
-    shown["kernels"] = json.dumps(last.get("kernels"))
+    if last.get("kernels"):
+        shown["kernels"] = _kernels(last["kernels"])
     shown["sessions"] = str(len(run.sessions))
     return shown

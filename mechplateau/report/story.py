@@ -49,11 +49,18 @@ def _sentence(signs: Signs) -> str:
 def _events(signs: Signs) -> tuple[views.EventView, ...]:
     """What happened, in order of steps; what a run does not have is left out."""
     plateau, partial, collapse = signs.plateau, signs.partial, signs.collapse
-    found: list[tuple[int | None, str, str]] = [(plateau.onset, "loss", "the plateau begins")]
+    until = f" (until step {plateau.end})" if plateau.drop is not None and plateau.end is not None else ""
+    found: list[tuple[int | None, str, str]] = [(plateau.onset, "loss", f"the plateau begins{until}")]
     if partial is not None and partial.step is not None:
         found.append((partial.step, "accuracy", f"{outputs_named(partial.outputs)} right"))
     if collapse.value is not None:
-        found.append((collapse.step, "cos", f"hidden states are most parallel (COS {collapse.value:.2f})"))
+        found.append(
+            (
+                collapse.step,
+                "cos",
+                f"the collapse peaks: hidden states are most parallel (COS {collapse.value:.2f})",
+            )
+        )
     repetition = signs.repetition
     if repetition.value is not None:
         found.append((repetition.step, "repetition", f"outputs repeat most (ρ {repetition.value:.2f})"))

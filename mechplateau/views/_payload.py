@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mechplateau.views.columns import Panel, output_maps, panels, series
+from mechplateau.views.configs import told_apart
 from mechplateau.views.data import first_pattern
 from mechplateau.views.maps import symmetric_limit
 from mechplateau.views.outline import outline
-from mechplateau.views.terms import term_of
+from mechplateau.views.terms import TERMS, term_of
 from mechplateau.views.text import visible_token
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 # A chart is at most some 1200 pixels wide; more rows than this only make the file larger.
 MAX_ROWS = 2000
 
+# As many columns as a small picture of output × step can show.
+MAX_MAP_ROWS = 250
+
 # The measures that belong on one chart together: the loss, and what lies between 0 and 1.
 GLANCE = ("loss", "accuracy", "cos", "apm", "repetition")
 
@@ -37,9 +41,9 @@ GLANCE = ("loss", "accuracy", "cos", "apm", "repetition")
 MAP_BUDGET = 2_000_000
 
 
-def curves_payload(view: RunView, columns: Iterable[str]) -> dict[str, Any]:
-    """Steps and some columns, numbers at 6 digits, null where undefined."""
-    stride = row_stride(view)
+def curves_payload(view: RunView, columns: Iterable[str], rows: int = MAX_ROWS) -> dict[str, Any]:
+    """Steps and some columns, at most so many rows, numbers at 6 digits, null where undefined."""
+    stride = row_stride(view, rows)
     steps = [int(step) for step in view.metrics["step"].iloc[::stride]]
     return {
         "steps": steps,
@@ -51,9 +55,9 @@ def curves_payload(view: RunView, columns: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def row_stride(view: RunView) -> int:
+def row_stride(view: RunView, rows: int = MAX_ROWS) -> int:
     """Stride between the rows that are sent."""
-    return max(1, -(-len(view.metrics) // MAX_ROWS))
+    return max(1, -(-len(view.metrics) // rows))
 
 
 def panels_payload(shown: Sequence[Panel], columns: Sequence[ColumnView] = ()) -> list[dict[str, Any]]:
@@ -92,24 +96,39 @@ def report_payload(view: RunView) -> dict[str, Any]:
         "curves": curves_payload(view, columns),
         "panels": panels_payload(shown, view.columns),
         "glance": [panel.key for panel in shown if panel.key in GLANCE and panel.lines],
-        "outputMaps": [
-            {
-                "key": picture.key,
-                "title": picture.title,
-                "columns": list(picture.columns),
-                "positions": list(picture.positions),
-                "limits": picture.limits,
-            }
-            for picture in output_maps(view.metrics)
-        ],
+        "outputMaps": _output_maps(view),
         "plateau": plateau_payload(view),
         "phases": view.phase_steps(),
-        "shown": view.shown_steps(),
         "floor": None if view.story is None else view.story.floor,
         "signed": view.story is not None and view.story.signed,
-        "events": [] if view.story is None else [{"step": e.step, "key": e.key} for e in view.story.events],
-        "opening": None if view.story is None else view.story.collapse,
+        "events": []
+        if view.story is None
+        else [{"step": e.step, "key": e.key, "text": e.text} for e in view.story.events],
         "checkpoints": [_checkpoint(view, checkpoint) for checkpoint in checkpoints],
+        **_maps(view, checkpoints),
+    }
+
+
+def _output_maps(view: RunView) -> list[dict[str, Any]]:
+    """The pictures of output position × step."""
+    return [
+        {
+            "key": picture.key,
+            "title": picture.title,
+            "columns": list(picture.columns),
+            "positions": list(picture.positions),
+            "limits": picture.limits,
+            "term": TERMS["cosmap" if picture.key == "cos" else picture.key],
+        }
+        for picture in output_maps(view.metrics)
+    ]
+
+
+def _maps(view: RunView, checkpoints: Sequence[CheckpointView]) -> dict[str, Any]:
+    """Attention maps and COS matrices of these checkpoints, and what is drawn over them."""
+    return {
+        "shown": view.shown_steps(),
+        "opening": None if view.story is None else view.story.collapse,
         "layers": _layers(checkpoints),
         "patternPresent": [bool(checkpoint.pattern) for checkpoint in checkpoints],
         "cosine": _cosine(checkpoints),
@@ -154,17 +173,31 @@ def comparison_payload(views: Sequence[RunView]) -> dict[str, Any]:
         else panel
         for column, panel in shown.items()
     }
+    labels = told_apart([view.title for view in views], [view.config_yaml for view in views])
     return {
-        "panels": panels_payload(tuple(shown.values())),
+        "panels": panels_payload(tuple(shown.values()), [c for view in views for c in view.columns]),
         "runs": [
             {
                 "title": visible_token(view.title),
+                "label": visible_token(label),
                 "curves": curves_payload(view, shown),
                 "plateau": plateau_payload(view),
+                "outputMaps": _output_maps(view),
+                "outputCurves": curves_payload(
+                    view, [c for picture in output_maps(view.metrics) for c in picture.columns], MAX_MAP_ROWS
+                ),
+                **_side_by_side(view),
             }
-            for view in views
+            for view, label in zip(views, labels, strict=True)
         ],
     }
+
+
+def _side_by_side(view: RunView) -> dict[str, Any]:
+    """The maps of the few checkpoints that stand side by side; the others are in the run's own report."""
+    steps = set(view.shown_steps().values())
+    checkpoints = [checkpoint for checkpoint in view.checkpoints if checkpoint.step in steps]
+    return {"checkpoints": [{"step": c.step} for c in checkpoints], **_maps(view, checkpoints)}
 
 
 def _checkpoint(view: RunView, checkpoint: CheckpointView) -> dict[str, Any]:

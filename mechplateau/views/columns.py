@@ -103,7 +103,8 @@ def panels(
     metrics: pd.DataFrame, plateau: PlateauView | None = None, columns: Sequence[ColumnView] = ()
 ) -> tuple[Panel, ...]:
     """The panels that these metrics can fill, in the order they are shown; main lines are those that stand for the run
-    with this plateau (`mechplateau.signs`). Columns that none of them shows follow, those of one unit together."""
+    with this plateau (`mechplateau.signs`). Columns that none of them shows follow, those of one unit together, but for
+    those that are the same at every step (`constants`)."""
     candidates = _candidates(metrics, plateau, columns)
     filled = (
         Panel(
@@ -117,12 +118,40 @@ def panels(
         )
         for panel in candidates
     )
+    others = [c for c in _others(metrics, candidates, columns) if _varies(metrics, c.name)]
+    shown = tuple(panel for panel in filled if panel.lines or panel.outputs)
+    return (*shown, *_by_unit(others))
+
+
+def constants(
+    metrics: pd.DataFrame, plateau: PlateauView | None = None, columns: Sequence[ColumnView] = ()
+) -> tuple[tuple[str, float], ...]:
+    """What no panel draws because it is the same at every step: its meaning, and its one value."""
+    return tuple(
+        (c.definition or c.name, float(np.nanmax(series(metrics, c.name))))
+        for c in _others(metrics, _candidates(metrics, plateau, columns), columns)
+        if defined(metrics, c.name) and not _varies(metrics, c.name)
+    )
+
+
+def _others(
+    metrics: pd.DataFrame, candidates: Sequence[Panel], columns: Sequence[ColumnView]
+) -> list[ColumnView]:
+    """The columns that no panel or map of the paper shows."""
     known = {line.column for panel in candidates for line in panel.lines}
     known |= {column for panel in candidates for column in panel.outputs}
     known |= {column for picture in output_maps(metrics) for column in picture.columns} | {"step"}
-    others = [c for c in columns if c.name not in known and _is_shown(metrics, c.name)]
-    shown = tuple(panel for panel in filled if panel.lines or panel.outputs)
-    return (*shown, *_by_unit(others))
+    return [c for c in columns if c.name not in known]
+
+
+def _varies(metrics: pd.DataFrame, column: str) -> bool:
+    """Whether a column has two different values: a flat line tells no more than its number does."""
+    return defined(metrics, column) and bool(np.ptp(_known(metrics, column)) > 0)
+
+
+def _known(metrics: pd.DataFrame, column: str) -> np.ndarray:
+    values = series(metrics, column)
+    return values[np.isfinite(values)]
 
 
 def _candidates(
@@ -200,16 +229,6 @@ def _candidates(
             )
         ),
     ]
-
-
-_NOT_EXPECTED = ("apm_zero_count",)
-"""Columns that count what should not happen: shown once it does."""
-
-
-def _is_shown(metrics: pd.DataFrame, column: str) -> bool:
-    return defined(metrics, column) and (
-        column not in _NOT_EXPECTED or bool((series(metrics, column) > 0).any())
-    )
 
 
 def _losses(plateau: PlateauView | None, columns: Sequence[ColumnView]) -> tuple[Line, ...]:

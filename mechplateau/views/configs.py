@@ -28,6 +28,17 @@ def differing_settings(configs: Sequence[str]) -> list[tuple[str, list[str]]]:
     return [(name, values) for name, values in rows if len(set(values)) > 1]
 
 
+def told_apart(names: Sequence[str], configs: Sequence[str], *, room: int = 44) -> list[str]:
+    """A short label for each run: the settings in which it differs from the others, where these fit, else its name."""
+    settings = differing_settings(configs)
+    labels = [
+        ", ".join(f"{name.rpartition('.')[2]} {values[index]}" for name, values in settings)
+        for index in range(len(names))
+    ]
+    clear = all(0 < len(label) <= room for label in labels) and len(set(labels)) == len(labels)
+    return labels if clear else list(names)
+
+
 def _flatten(text: str) -> dict[str, str]:
     try:
         loaded = read_yaml(text, "config")

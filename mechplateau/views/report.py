@@ -16,13 +16,16 @@ from mechplateau.views._cards import summary_cards
 from mechplateau.views._files import write_file
 from mechplateau.views._payload import comparison_payload, report_payload, row_stride, shown_checkpoints
 from mechplateau.views._templates import own_script, own_style, render
+from mechplateau.views.columns import constants, output_maps
+from mechplateau.views.configs import differing_settings, told_apart
 from mechplateau.views.data import RunView, SectionView, ViewError, first_pattern
 from mechplateau.views.summary import SOLVED_LABEL, comparison_rows, key_numbers, solved_text, verdict
+from mechplateau.views.terms import TERMS
 from mechplateau.views.text import json_for_script, script_for_page, visible_token
 
 _SCRIPTS = {
     "report.html.j2": ("theme.js", "charts.js", "maps.js", "samples.js", "report.js"),
-    "compare.html.j2": ("theme.js", "charts.js", "compare.js"),
+    "compare.html.j2": ("theme.js", "charts.js", "maps.js", "compare.js"),
 }
 
 
@@ -86,6 +89,10 @@ def _report_context(view: RunView) -> dict[str, Any]:
         "undefined_samples": any(None in s.predicted for c in checkpoints for s in c.samples),
         "targets": [target.name for target in view.targets],
         "stride": row_stride(view),
+        "terms": TERMS,
+        "constants": [
+            f"{meaning}: {value:g}" for meaning, value in constants(view.metrics, plateau, view.columns)
+        ],
     }
 
 
@@ -99,17 +106,25 @@ def _section(section: SectionView) -> dict[str, Any]:
 
 
 def _comparison_context(views: Sequence[RunView]) -> dict[str, Any]:
-    from mechplateau.views.configs import differing_settings
-
     expected = {claim.name: claim.expected for view in reversed(views) for claim in reversed(view.claims)}
     names = list(dict.fromkeys(claim.name for view in views for claim in view.claims))
     claims = [{claim.name: claim for claim in view.claims} for view in views]
     return {
         "title": f"{len(views)} runs compared",
         "runs": [
-            {"title": visible_token(view.title), "verdict": " ".join([verdict(view), *view.notices])}
+            {
+                "title": visible_token(view.title),
+                "verdict": " ".join([verdict(view), *view.notices]),
+                "maps": any(c.pattern or c.cosine is not None for c in view.checkpoints),
+            }
             for view in views
         ],
+        "labels": [
+            visible_token(label)
+            for label in told_apart([v.title for v in views], [v.config_yaml for v in views])
+        ],
+        "terms": TERMS,
+        "has_outputs": any(output_maps(view.metrics) for view in views),
         "rows": comparison_rows([key_numbers(view) for view in views]),
         "settings": differing_settings([view.config_yaml for view in views]),
         "claims": [(name, expected[name], [of_run.get(name) for of_run in claims]) for name in names],

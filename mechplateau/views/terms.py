@@ -25,6 +25,17 @@ TERMS = {
     "repetition": "ρ: share of neighboring outputs that are the same token. α₁: share of outputs equal to the first. "
     f"Dotted: the same of the data, which repeat by chance ({_PAPER}, section 3).",
     "entropy": f"Entropy of the tokens of one output sequence, −Σ f log f, mean over sequences, nats ({_PAPER}).",
+    "pattern": "Attention map: how much each position (a row) takes from each earlier one (a column), mean over a "
+    "batch. "
+    f"Ω, outlined: the entries that the solution needs ({_PAPER}, section 4).",
+    "cosine": "COS matrix: cosine similarity of the final hidden states at each two outputs, h_i·h_j / (|h_i| |h_j|), "
+    f"mean over sequences. COS is the mean below the diagonal ({_PAPER}, section 3).",
+    "phases": "Before: up to the plateau. During: from its onset to the drop. After: from the drop on. Peak of the "
+    "collapse: the step with the largest COS.",
+    "lossmap": "The loss of each output by itself, −log of the probability of the right token, mean over sequences, in "
+    "nats. An output that cannot be known yet stays at the entropy of its tokens.",
+    "cosmap": "COS of each output with the others after it: where it is 1, the hidden states are parallel "
+    f"({_PAPER}, section 3).",
 }
 """The key of a card or a panel → what it means."""
 

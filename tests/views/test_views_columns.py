@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from mechplateau.views import PlateauView, RunView, key_numbers, verdict
-from mechplateau.views.columns import by_output, cos_columns, location_label, output_maps, panels
+from mechplateau.views.columns import by_output, constants, cos_columns, location_label, output_maps, panels
 from mechplateau.views.data import ColumnView
 
 TABLE = pd.DataFrame(
@@ -65,12 +65,14 @@ def test_key_numbers_by_hand() -> None:
     assert (numbers.final_accuracy, numbers.final_loss) == (1.0, 1.0)
 
 
-def test_what_should_not_happen_is_shown_once_it_does() -> None:
+def test_what_is_the_same_at_every_step_is_told_and_not_drawn() -> None:
     silent = ColumnView("apm_zero_count", "sequences", "sequences without any attention")
     for counts, shown in (([0, 0], False), ([0, 3], True), ([np.nan, 0], False)):
         metrics = pd.DataFrame({"step": [1, 2], "loss": [2.0, 1.0], "apm_zero_count": counts})
         titles = [panel.lines[0].column for panel in panels(metrics, columns=[silent]) if panel.lines]
         assert ("apm_zero_count" in titles) == shown
+        told = constants(metrics, columns=[silent])
+        assert told == (() if shown else (("sequences without any attention", 0.0),))
 
 
 def test_undefined_numbers_are_none() -> None:

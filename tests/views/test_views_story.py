@@ -16,7 +16,7 @@ def test_the_story_of_the_run_that_comes_with_the_package(tmp_path):
     assert story.sentence.endswith(f"The task is solved from step {signs.solved.step} on.")
     told = {event.text.split(" (")[0].split(";")[0]: event.step for event in story.events}
     assert told == {
-        "hidden states are most parallel": signs.collapse.step,
+        "the collapse peaks: hidden states are most parallel": signs.collapse.step,
         "outputs repeat most": signs.repetition.step,
         "the plateau begins": signs.plateau.onset,
         "output 0 right": signs.partial.step,

@@ -1,5 +1,5 @@
 // Curves over the steps, and pictures of output position × step.
-const panelPaper = [314, 190];
+const panelPaper = [208, 150], widePaper = [314, 240];
 const dashes = ["solid", "dash", "dot", "dashdot"];
 
 function plateauShapes(plateau) {
@@ -13,6 +13,9 @@ function plateauShapes(plateau) {
 }
 
 const unitRange = (unit) => (unit ? { range: [-0.03, 1.03] } : {});
+// Steps and positions are whole numbers, and so are their ticks.
+const wholeTicks = (span, most) => ({ dtick: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((step) => span / step <= most) ?? 2000 });
+const stepsOf = (steps) => (steps.length && steps[steps.length - 1] - steps[0] <= 5 ? { ...stepAxis, ...wholeTicks(5, 5) } : stepAxis);
 const stepAxis = { title: { text: "step", standoff: 6 }, unifiedhovertitle: { text: "step %{x}" } };
 
 // Zooming one chart along the steps zooms the others with it.
@@ -99,7 +102,7 @@ function floorOf(panel, floor) {
   const line = { type: "line", xref: "paper", x0: 0, x1: 1, yref: "y", y0: floor, y1: floor,
     line: { color: color("c-data"), width: 1, dash: "dot" } };
   return { shapes: [line], annotations: [{ text: "floor: random inputs", xref: "paper", x: 0, xanchor: "left", yref: "y", y: floor,
-    yanchor: "top", showarrow: false, font: { size: 10, color: color("muted") } }] };
+    yanchor: "bottom", showarrow: false, font: { size: 10, color: color("muted") } }] };
 }
 
 function addPanel(parent, panel, curves, plateau, floor = null) {
@@ -121,7 +124,7 @@ function addPanel(parent, panel, curves, plateau, floor = null) {
         panel.outputs.length ? { hovertemplate: hoverAlone } : {})),
     ];
     draw(chart, traces, baseLayout({
-      xaxis: { ...stepAxis, ...keepRange(chart) },
+      xaxis: { ...stepsOf(curves.steps), ...keepRange(chart) },
       yaxis: { title: { text: plain(panel.axis), standoff: 6 }, ...unitRange(panel.unit) },
       hovermode: panel.outputs.length ? "closest" : "x unified",
       shapes: [...plateauShapes(plateau), ...floorOf(panel, floor).shapes],
@@ -137,8 +140,8 @@ function keepRange(chart) {
   return axis && axis.range && !axis.autorange ? { range: [...axis.range], autorange: false } : {};
 }
 
-function addOutputMap(parent, picture, curves, plateau) {
-  const { chart } = panelFrame(parent, picture.title, `${picture.title}: output position by step`);
+function addOutputMap(parent, picture, curves, plateau, title = picture.title) {
+  const { chart } = panelFrame(parent, title, `${title}: output position by step`, picture.term);
   addDrawing(() => {
     const signed = picture.limits && picture.limits[0] < 0;
     const edge = { xref: "x", yref: "paper", y0: 0, y1: 1, type: "line" };
@@ -152,8 +155,8 @@ function addOutputMap(parent, picture, curves, plateau) {
       hovertemplate: "output %{y}, step %{x}: %{z:.3~g}<extra></extra>",
     }], baseLayout({
       margin: { l: 40, r: 44, t: 10, b: 40 },
-      xaxis: { ...stepAxis, showgrid: false, ...keepRange(chart) },
-      yaxis: { title: { text: "output", standoff: 6 }, autorange: "reversed", showgrid: false, dtick: 4 * Math.ceil(picture.positions.length / 20) },
+      xaxis: { ...stepsOf(curves.steps), showgrid: false, ...keepRange(chart) },
+      yaxis: { title: { text: "output", standoff: 6 }, autorange: "reversed", showgrid: false, ...wholeTicks(picture.positions.length, 6) },
       plot_bgcolor: color("grid"),
       shapes: steps.map((step) => ({ ...edge, x0: step, x1: step, line: { color: color("plateau-edge"), width: 1.2, dash: step === plateau.drop ? "dash" : "dot" } })),
     }), [208, 150]);

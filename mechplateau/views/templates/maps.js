@@ -70,13 +70,12 @@ function mapLayout(rows, columns, xTitle, yTitle, { divider = null, groups = [],
     x0: across ? -0.5 : at - 0.5, x1: across ? columns - 0.5 : at - 0.5,
     y0: across ? at - 0.5 : -0.5, y1: across ? at - 0.5 : rows - 0.5,
     line: { color: color("muted"), width: dash ? 1 : 0.6, dash: dash ?? "solid" } });
-  const axis = { showgrid: false, ticks: "outside", ticklen: 3, constrain: "domain", nticks: compact ? 4 : 9,
-    showline: true, mirror: true };
+  const axis = { showgrid: false, ticks: "outside", ticklen: 3, constrain: "domain", showline: true, mirror: true };
   return baseLayout({
     margin: compact ? { l: 30, r: 4, t: 4, b: 30 } : { l: 46, r: 52, t: 8, b: 42 },
     font: { family: getComputedStyle(document.body).fontFamily, size: compact ? 9 : 12, color: color("muted") },
-    xaxis: { ...axis, range: [-0.5, columns - 0.5], title: { text: xTitle, standoff: 6 } },
-    yaxis: { ...axis, range: [rows - 0.5, -0.5], scaleanchor: "x", constraintoward: "top", title: { text: yTitle, standoff: 6 } },
+    xaxis: { ...axis, ...wholeTicks(columns, compact ? 4 : 9), range: [-0.5, columns - 0.5], title: { text: xTitle, standoff: 6 } },
+    yaxis: { ...axis, ...wholeTicks(rows, compact ? 4 : 9), range: [rows - 0.5, -0.5], scaleanchor: "x", constraintoward: "top", title: { text: yTitle, standoff: 6 } },
     shapes: [...groups.flatMap((at) => [line(true, at), line(false, at)]), ...(divider ? [line(true, divider, "dot")] : [])],
   });
 }
@@ -118,7 +117,18 @@ function cosineInto(chart, run, index, { compact = false } = {}) {
   return extent(map);
 }
 
-const stripNames = { before: "before the plateau", collapse: "most parallel", during: "on the plateau", after: "after the drop" };
+const stripNames = { before: "before the plateau", collapse: "peak of the collapse", during: "on the plateau", after: "after the drop" };
+
+// Fills a choice of heads; `choose` is told the layer and the head.
+function offerHeads(select, layers, choose) {
+  layers.forEach((layer, index) => {
+    for (let head = 0; head < layer.shape[0]; head += 1) {
+      select.append(element("option", { value: `${index} ${head}`, textContent: `layer ${index} · head ${head}` }));
+    }
+  });
+  select.parentElement.hidden = select.options.length < 2;
+  select.addEventListener("change", () => choose(...select.value.split(" ").map(Number)));
+}
 
 // Some checkpoints side by side: a row of attention maps, a row of COS matrices.
 function addStrip(parent, run, options = () => ({}), go = null) {
@@ -129,7 +139,8 @@ function addStrip(parent, run, options = () => ({}), go = null) {
     parent.append(grid);
     for (const [name, step] of Object.entries(run.shown)) {
       const index = run.checkpoints.findIndex((checkpoint) => checkpoint.step === step);
-      const what = `${stripNames[name]}, step ${step}`;
+      const near = name === "collapse" && step !== run.opening ? "near the " : "";
+      const what = `${near}${stripNames[name]}, step ${step}`;
       const chart = element("div", { className: "chart", role: "img", ariaLabel: `${title} ${what}` });
       const caption = go ? element("button", { type: "button", textContent: what, onclick: () => go(index) }) : what;
       grid.append(element("figure", {}, element("figcaption", {}, caption), chart));

@@ -10,6 +10,18 @@ function startIndex() {
   return opening === undefined || opening === null ? Math.max(0, last) : Math.max(0, nearest(opening));
 }
 
+// A row for each mark, the first that has room for it, so that none covers another.
+function markRows(events, steps, share) {
+  const room = share * Math.max(1, steps[steps.length - 1] - steps[0]);
+  const taken = [];
+  return events.map(({ step }) => {
+    let row = taken.findIndex((until) => step >= until);
+    if (row < 0) row = taken.length;
+    taken[row] = step + room;
+    return row;
+  });
+}
+
 function drawGlance() {
   const chart = byId("glance");
   const traces = data.glance.map((name) => {
@@ -32,18 +44,23 @@ function drawGlance() {
     text: `drop ${plateau.drop}`, x: plateau.drop, xref: "x", y: 1, yref: "paper", yanchor: "bottom", xanchor: "left",
     showarrow: false, font: { size: 12, color: color("plateau-edge") },
   }] : [];
-  data.events.forEach(({ step, key }, index) => labels.push({
-    text: String(index + 1), x: step, xref: "x", y: 0, yref: "paper", yanchor: "bottom", showarrow: false, borderpad: 2,
-    bordercolor: color("c-" + key), bgcolor: color("sheet"), font: { size: 10, color: color("c-" + key) },
-  }));
   const narrow = chart.clientWidth < 560 || printing();
+  // Marks of the events stand in a band between the curves and the axis.
+  const rows = markRows(data.events, curves.steps, narrow ? 0.06 : 0.025);
+  const height = narrow ? 0.09 : 0.075;
+  const band0 = data.events.length ? height * (1 + Math.max(...rows)) : 0;
+  data.events.forEach(({ step, key, text }, index) => labels.push({
+    text: String(index + 1), x: step, xref: "x", y: band0 - (rows[index] + 0.5) * height, yref: "paper", yanchor: "middle", showarrow: false,
+    borderpad: 2, bordercolor: color("c-" + key), bgcolor: color("sheet"), font: { size: 10, color: color("c-" + key) },
+    hovertext: plain(`step ${step}: ${text}`), captureevents: true,
+  }));
   if (narrow && band.length) labels.splice(0, 1);
   const layout = baseLayout({
     margin: { l: 50, r: 50, t: 22, b: 60 },
     showlegend: true,
     legend: { orientation: "h", x: 0.5, xanchor: "center", y: -0.16, yanchor: "top", font: { color: color("ink") } },
-    xaxis: { ...stepAxis, ...keepRange(chart) },
-    yaxis: { title: { text: panelOf.loss ? panelOf.loss.axis : "loss", standoff: 6 } },
+    xaxis: { ...stepsOf(curves.steps), anchor: "free", position: 0, ...keepRange(chart) },
+    yaxis: { domain: [band0, 1], title: { text: panelOf.loss ? panelOf.loss.axis : "loss", standoff: 6 } },
     hovermode: "x unified",
     annotations: [...labels, ...floor.annotations],
     shapes: [...cursor, ...band, ...floor.shapes],
@@ -55,6 +72,7 @@ function drawGlance() {
   draw(chart, traces, layout, [650, 270]);
   if (!checkpoints.length || chart.dataset.listening) return;
   chart.dataset.listening = "yes";
+  chart.on("plotly_clickannotation", ({ annotation }) => { if (annotation.captureevents) show(nearest(annotation.x)); });
   chart.on("plotly_click", (event) => show(nearest(event.points[0].x)));
 }
 
@@ -80,7 +98,8 @@ function drawMaps() {
     byId("attention").setAttribute("aria-label", `Attention map at step ${step}${where}: ${present ? range(found) : notThere}`);
     const outlined = state.outline ? data.targets.filter((target) => target.layer === state.layer) : [];
     const names = outlined.map(({ name }, index) => `${name} (${["solid", "dashed", "dotted"][index % 3]})`).join(", ");
-    const scale = found.limit === null ? "" : `; scale ±${shown(found.limit)}` + (state.ownScale ? " of this step" : ", the same at all steps");
+    const over = Math.max(-found.low, found.high) > found.limit * 1.000001 ? ", cells beyond it in the color of its end" : "";
+    const scale = found.limit === null ? "" : `; scale ±${shown(found.limit)}${over}` + (state.ownScale ? " of this step" : ", the same at all steps");
     byId("attention-note").textContent = !present ? notThere : `Batch mean, ${range(found)}${scale}.`
       + (outlined.length ? ` Outlined: Ω, where an optimal attention looks${outlined.length > 1 ? ": " + names : ""}.` : "")
       + (data.signed && found.low < 0 ? " Red: negative entries. This attention is linear, its rows do not sum to 1; attention progress counts sizes, so Ω may be red." : "")
@@ -160,20 +179,7 @@ function listen() {
   });
   if (byId("outline")) byId("outline").addEventListener("change", (event) => { state.outline = event.target.checked; drawMaps(); });
   if (byId("own-scale")) byId("own-scale").addEventListener("change", (event) => { state.ownScale = event.target.checked; drawMaps(); });
-  if (byId("head")) offerHeads(byId("head"));
-}
-
-function offerHeads(select) {
-  run.layers.forEach((layer, index) => {
-    for (let head = 0; head < layer.shape[0]; head += 1) {
-      select.append(element("option", { value: `${index} ${head}`, textContent: `layer ${index} · head ${head}` }));
-    }
-  });
-  byId("head-option").hidden = select.options.length < 2;
-  select.addEventListener("change", () => {
-    [state.layer, state.head] = select.value.split(" ").map(Number);
-    redraw();
-  });
+  if (byId("head")) offerHeads(byId("head"), run.layers, (layer, head) => { Object.assign(state, { layer, head }); redraw(); });
 }
 
 addDrawing(drawGlance);

@@ -18,9 +18,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
 
-from mechplateau.cli.tables import print_table, shown_runs
+from mechplateau.cli.tables import lines_of, print_table, shown_runs
 from mechplateau.config import RunConfig
 from mechplateau.errors import RunError, counted
 from mechplateau.report import run_view
@@ -116,7 +115,6 @@ def print_run(run: Run) -> None:
         console.print(escape(str(error)), highlight=False)
         return
     numbers = key_numbers(view)
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     accuracy = "accuracy" in view.metrics
     rows = [("Step of the drop", _number(numbers.drop))]
     if accuracy:
@@ -131,9 +129,8 @@ def print_run(run: Run) -> None:
     if accuracy:
         rows.append(("Final accuracy", _number(numbers.final_accuracy)))
     rows.append(("Final loss", _number(numbers.final_loss)))
-    for name, value in rows:
-        table.add_row(name, value)
-    console.print(table, highlight=False)
+    for line in lines_of(rows, console.width):
+        console.print(escape(line), highlight=False, soft_wrap=True)
     console.print(escape(verdict(view)), highlight=False, soft_wrap=True)
     console.print(
         f"Checkpoints: {', '.join(str(step) for step in run.steps)}", highlight=False, soft_wrap=True

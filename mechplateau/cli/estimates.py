@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 def print_estimates(estimates: LlcTable) -> None:
     """The estimates as a table, then why each has its verdict."""
+    import pandas as pd
     from rich.console import Console
-    from rich.table import Table
 
+    from mechplateau.cli.tables import print_table
     from mechplateau.report.development import cell
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
     columns = {
         "step": "step",
         "L(w*)": "loss",
@@ -26,13 +26,11 @@ def print_estimates(estimates: LlcTable) -> None:
         "distance": "distance",
         "verdict": "verdict",
     }
-    for name in columns:
-        table.add_column(name, justify="left" if name == "verdict" else "right", no_wrap=True)
     lines = estimates.table.to_dict("records")
-    for line in lines:
-        table.add_row(*(cell(line[column]) for column in columns.values()))
+    cells = [[cell(line[column]) for column in columns.values()] for line in lines]
     console = Console()
-    console.print(table)
+    table = pd.DataFrame(cells, columns=list(columns))
+    print_table(table, console, right=[name for name in columns if name != "verdict"])
     for line in lines:
         console.print(f"{line['step']}: {line['reason']}.", markup=False, highlight=False, soft_wrap=True)
     first = lines[0]

@@ -284,25 +284,27 @@ def _heads(
 
 
 def _print_births(born: pd.DataFrame) -> None:
+    import pandas as pd
     from rich.console import Console
-    from rich.table import Table
+
+    from mechplateau.cli.tables import print_table
 
     console = Console()
     if born.empty:
         console.print("No head puts a fifth of its attention on any of the sets.")
         return
-    table = Table(box=None)
-    for name in ("head", "attends to", "born", "largest share", "at step"):
-        table.add_column(name, justify="left" if name == "attends to" else "right")
-    for row in born.to_dict("records"):
-        table.add_row(
+    lines = [
+        (
             f"L{row['layer']}H{row['head']}",
             str(row["set"]).replace("_", " "),
             str(row["born"]),
             f"{row['most']:.2f}",
             str(row["most_at"]),
         )
-    console.print(table)
+        for row in born.to_dict("records")
+    ]
+    columns = ["head", "attends to", "born", "largest share", "at step"]
+    print_table(pd.DataFrame(lines, columns=columns), console, right=("head", *columns[2:]))
 
 
 def _train_demo(folder: Path) -> Path:
@@ -314,23 +316,27 @@ def _train_demo(folder: Path) -> Path:
 def _print(analysis: SeriesAnalysis) -> None:
     import pandas as pd
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
+    from mechplateau.cli.tables import print_table
     from mechplateau.llm.table import PLAIN_NOTES
 
-    table = Table(box=None)
-    for name in ("step", "verdict", "COS", "repetition", "entropy", "loss"):
-        table.add_column(name, justify="left" if name == "verdict" else "right")
-    for _, row in analysis.table.iterrows():
-        numbers = [row[name] for name in ("cos_final", "repetition", "entropy", "loss")]
-        table.add_row(
-            Text(str(row["label"]) if pd.isna(row["step"]) else str(row["step"])),
-            Text(row["verdict"], style="red" if row["verdict"] not in ("ok", "final") else ""),
-            *("–" if pd.isna(number) else f"{number:.3f}" for number in numbers),
+    lines = [
+        (
+            str(row["label"]) if pd.isna(row["step"]) else str(row["step"]),
+            row["verdict"],
+            *(
+                "–" if pd.isna(row[name]) else f"{row[name]:.3f}"
+                for name in ("cos_final", "repetition", "entropy", "loss")
+            ),
         )
+        for _, row in analysis.table.iterrows()
+    ]
+    columns = ["step", "verdict", "COS", "repetition", "entropy", "loss"]
+    table = pd.DataFrame(lines, columns=columns)
+    alarming = set(table["verdict"]) - {"ok", "final"}
     console = Console()
-    console.print(table)
+    print_table(table, console, right=("step", *columns[2:]), alarming=alarming)
     for _, row in analysis.table.iterrows():
         if row["note"] not in PLAIN_NOTES:
             # The note of a missing step names it.

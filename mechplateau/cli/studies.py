@@ -83,9 +83,10 @@ def figures(
     runs_dir: RunsDir = Path("runs"),
 ) -> None:
     """List a study's figures: what they show, what they cost, and which of their runs are trained."""
+    import pandas as pd
     from rich.console import Console
-    from rich.table import Table
 
+    from mechplateau.cli.tables import print_table
     from mechplateau.studies import study_named, study_names
     from mechplateau.studies.making import cost, state
 
@@ -93,19 +94,20 @@ def figures(
     _scale(chosen, chosen.figures.values(), scale)
     if runs_dir.exists():
         _folder(runs_dir)
-    table = Table("figure", "what", "steps at most", "runs finished", box=None, padding=(0, 2, 0, 0))
+    lines: list[tuple[str, ...]] = []
     for one in chosen.figures.values():
         finished, needed = state(chosen, one, scale, several, runs_dir)
-        table.add_row(one.id, one.title, f"{cost(chosen, one, scale, several):,}", f"{finished} of {needed}")
+        lines.append((one.id, one.title, f"{cost(chosen, one, scale, several):,}", f"{finished} of {needed}"))
     console = Console()
-    console.print(table, highlight=False)
-    lines = [
+    table = pd.DataFrame(lines, columns=["figure", "what", "steps at most", "runs finished"])
+    print_table(table, console, wraps=("what",))
+    others = [
         f"{id}: {'; '.join(filter(None, [other.what, ', '.join(other.commands)]))}"
         for id, other in chosen.elsewhere.items()
     ]
-    others = [study_named(name) for name in study_names() if name != chosen.name]
-    lines += [f"Another study: {other.title}; mechplateau figures {other.name}" for other in others]
-    for line in lines:
+    studies = [study_named(name) for name in study_names() if name != chosen.name]
+    others += [f"Another study: {other.title}; mechplateau figures {other.name}" for other in studies]
+    for line in others:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 

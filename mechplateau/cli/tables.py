@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Literal
 
 import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 _GAP = 2
 _NARROWEST = 16
 """Characters that a column of free text has at least, where it shares its line with others."""
 
 
-def print_table(table: pd.DataFrame, console: Console, *, wraps: Sequence[str] = ()) -> None:
+def print_table(
+    table: pd.DataFrame,
+    console: Console,
+    *,
+    wraps: Sequence[str] = (),
+    right: Sequence[str] = (),
+    alarming: Collection[str] = (),
+) -> None:
     """Print a table of texts.
 
     Where the terminal is too narrow for one line a row, each row is a block of lines `name: value`. A column without a
@@ -24,15 +33,18 @@ def print_table(table: pd.DataFrame, console: Console, *, wraps: Sequence[str] =
         table: texts; empty columns are left out.
         console: where to.
         wraps: columns of free text, which may take several lines.
+        right: columns of numbers, which end at one place.
+        alarming: texts that are shown in red.
     """
     shown = table.loc[:, (table != "").any()]
     needed = sum(_width(shown, name, wraps) + _GAP for name in shown.columns)
     if needed <= console.width:
         drawn = Table(box=None, padding=(0, _GAP, 0, 0))
         for name in shown.columns:
-            drawn.add_column(escape(name), no_wrap=name not in wraps, overflow="fold")
+            justify: Literal["left", "right"] = "right" if name in right else "left"
+            drawn.add_column(escape(name), no_wrap=name not in wraps, overflow="fold", justify=justify)
         for row in shown.itertuples(index=False):
-            drawn.add_row(*(escape(text) for text in row))
+            drawn.add_row(*(Text(text, "red" if text in alarming else "") for text in row))
         console.print(drawn, highlight=False)
         return
     for number, row in enumerate(shown.itertuples(index=False)):
@@ -42,6 +54,14 @@ def print_table(table: pd.DataFrame, console: Console, *, wraps: Sequence[str] =
             if text:
                 line = f"{name}: {text}" if name else text
                 console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def lines_of(rows: Sequence[tuple[str, str]], width: int) -> list[str]:
+    """Names and values, side by side where the width allows it; otherwise each as `name: value`."""
+    first = max((len(name) for name, _ in rows), default=0)
+    if all(first + _GAP + len(value) <= width for _, value in rows):
+        return [f"{name:<{first + _GAP}}{value}" for name, value in rows]
+    return [f"{name}: {value}" for name, value in rows]
 
 
 def shown_runs(table: pd.DataFrame) -> pd.DataFrame:

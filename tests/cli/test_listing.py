@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import io
+import os
+import re
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
 from rich.console import Console
 
-from mechplateau.cli.tables import age, print_table, shown_runs
+from mechplateau.cli.tables import age, lines_of, print_table, shown_runs
 from mechplateau.config import RunConfig
 from mechplateau.errors import UserError
 from mechplateau.report.overview import COLUMNS, chosen_runs, overview, sorted_by
 from mechplateau.runs import list_runs
+from mechplateau.studies import study_named
 from mechplateau.training import train
 
 SIZE = {
@@ -95,6 +100,55 @@ def test_a_wide_terminal_has_a_line_a_run_and_a_narrow_one_a_block():
     assert printed(table, 10).splitlines() == ["drop", "mws-0: 123", "[bold]: [red]"]
 
 
+def test_numbers_end_at_one_place_and_what_alarms_is_red():
+    table = pd.DataFrame({"step": ["7", "120"], "verdict": ["ok", "damaged"]})
+    out = io.StringIO()
+    console = Console(file=out, width=80, force_terminal=True, color_system="standard")
+    print_table(table, console, right=["step"], alarming={"damaged"})
+    assert out.getvalue().splitlines()[1].startswith("   7  ok")
+    assert "\x1b[31mdamaged" in out.getvalue()
+    assert "\x1b[31mok" not in out.getvalue()
+
+
+def test_names_and_values_stand_side_by_side_where_there_is_room():
+    rows = [("Step of the drop", "155"), ("ρ", "0.84, 0.9")]
+    assert lines_of(rows, 27) == ["Step of the drop  155", "ρ                 0.84, 0.9"]
+    assert lines_of(rows, 26) == ["Step of the drop: 155", "ρ: 0.84, 0.9"]
+
+
+@pytest.mark.parametrize("width", ["80", "40"])
+@pytest.mark.parametrize("study", ["plateau", "stages"])
+def test_no_figure_is_cut_at_a_narrow_width(run_cli, monkeypatch, width, study):
+    monkeypatch.setenv("COLUMNS", width)
+    code, out, _ = run_cli("figures", study)
+    assert code == 0
+    assert "…" not in out
+    words = out.split()
+    for id, figure in study_named(study).figures.items():
+        assert id in words
+        assert set(figure.title.split()) <= set(words)
+
+
+@pytest.mark.parametrize(
+    ("shell", "typed", "wanted"),
+    [("bash", "mechplateau sho", "show"), ("zsh", "mechplateau list --wh", "--where")],
+)
+def test_shells_complete_commands_and_options(shell, typed, wanted):
+    asked = {
+        "_MECHPLATEAU_COMPLETE": f"complete_{shell}",
+        "_TYPER_COMPLETE_ARGS": typed,
+        "COMP_WORDS": typed,
+        "COMP_CWORD": str(len(typed.split()) - 1),
+    }
+    # Its own process: the program's name is that of the command.
+    script = "import sys; sys.argv = ['mechplateau']; from mechplateau.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=os.environ | asked, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert wanted in done.stdout
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0 s"), (59.9, "59 s"), (60, "1 min"), (7300, "2 h"), (200_000, "2 d")]
 )
@@ -102,8 +156,9 @@ def test_ages_are_in_their_largest_unit(seconds, text):
     assert age(seconds) == text
 
 
-def test_the_commands_at_eighty_columns(run_cli, monkeypatch, runs):
-    monkeypatch.setenv("COLUMNS", "80")
+@pytest.mark.parametrize("width", ["80", "40"])
+def test_the_commands_at_a_narrow_width(run_cli, monkeypatch, runs, width):
+    monkeypatch.setenv("COLUMNS", width)
     names = [run.name for run in list_runs(runs)]
     code, out, _ = run_cli("list", "--runs-dir", str(runs), "--sort", "task")
     assert code == 0
@@ -117,6 +172,11 @@ def test_the_commands_at_eighty_columns(run_cli, monkeypatch, runs):
     assert code == 0
     assert all(name in out for name in names[1:])
     assert "training.lr" in out
+    assert "…" not in out
+    code, out, _ = run_cli("show", names[1], "--runs-dir", str(runs))
+    assert code == 0
+    assert "…" not in out
+    assert re.search(r"Solved \(accuracy ≥ 0\.95\):? +no, up to step 3", out)
     code, _, err = run_cli("list", "--runs-dir", str(runs), "--sort", "loss")
     assert (code, len(err.splitlines())) == (2, 1)
 

@@ -12,6 +12,8 @@ A function that takes long makes one bar, or one after the other, and counts int
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -41,17 +43,22 @@ Progress = Callable[..., Bar]
 
 def bars(progress: Progress | str | None) -> Progress:
     """What makes the bars of a `progress` argument: the argument itself; for "stderr" tqdm, which shows work of more
-    than two seconds; for None silent ones.
+    than two seconds; for "notebook" the same in a Jupyter notebook, and silent ones elsewhere; for None silent ones.
+
+    In a notebook a bar is a widget, or a line of the cell's output where ipywidgets is not installed. It is gone when
+    the work is done.
 
     Raises:
         UserError: it is none of them.
     """
-    if progress is None:
+    if progress is None or (progress == "notebook" and not in_notebook()):
         return _Silent
-    if progress == "stderr":
-        return _on_stderr
+    if progress in ("stderr", "notebook"):
+        return _patient
     if isinstance(progress, str) or not callable(progress):
-        raise UserError(f'progress: expected "stderr", a function such as tqdm, or None, got {progress!r}')
+        raise UserError(
+            f'progress: expected "stderr", "notebook", a function such as tqdm, or None, got {progress!r}'
+        )
     return progress
 
 
@@ -60,11 +67,28 @@ def part_of(bar: Bar) -> Progress:
     return partial(_Part, bar)
 
 
-def _on_stderr(**given: Any) -> Bar:
-    """tqdm's bar, once the work has taken some seconds."""
-    from tqdm import tqdm
+def in_notebook() -> bool:
+    """Whether this process runs the cells of a Jupyter notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and hasattr(shell, "kernel")
 
-    class Patient(tqdm):
+
+def _patient(**given: Any) -> Bar:
+    """tqdm's bar, once the work has taken some seconds: on stderr, or in a notebook's output."""
+    kind: Any
+    if not in_notebook():
+        from tqdm import tqdm as kind
+    elif importlib.util.find_spec("ipywidgets") is not None:
+        from tqdm.notebook import tqdm as kind
+
+        given = {**given, "leave": False}
+    else:
+        from tqdm import tqdm as kind
+
+        given = {**given, "leave": False, "file": sys.stdout}
+
+    class Patient(kind):
         """tqdm's delay is for counts; a word would show the bar at once."""
 
         def set_postfix_str(self, s: str = "", refresh: bool = True) -> None:

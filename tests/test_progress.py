@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import closing
+from types import SimpleNamespace
 
+import IPython
 import pytest
 from tqdm import tqdm
 
+from mechplateau import RunConfig, train
 from mechplateau.cli import bars as of_the_command
 from mechplateau.errors import UserError
 from mechplateau.progress import bars, part_of
@@ -33,6 +37,46 @@ def test_short_work_and_none_show_nothing(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.fixture
+def notebook(monkeypatch):
+    """What IPython says in the process of a notebook."""
+    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(kernel=None))
+    monkeypatch.setattr("mechplateau.progress._SILENT_SECONDS", 0.0)
+
+
+def test_a_notebook_has_no_box_of_errors(notebook, capsys, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # no ipywidgets
+    for progress in ("stderr", "notebook"):
+        counted(bars(progress))
+        shown = capsys.readouterr()
+        assert shown.err == ""
+        assert "work: 100%" in shown.out
+        assert shown.out.endswith("\r")  # and gone
+
+
+def test_elsewhere_a_notebooks_bar_is_silent(capsys, monkeypatch):
+    monkeypatch.setattr("mechplateau.progress._SILENT_SECONDS", 0.0)
+    counted(bars("notebook"))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_training_has_a_bar_in_a_notebook(heard, tmp_path):
+    config = RunConfig.for_task(
+        "copy",
+        task={"n": 3},
+        model={"d_model": 8},
+        training={"steps": 3, "batch_size": 4},
+        evaluation={"samples": 4},
+    )
+    train(config, runs_dir=tmp_path, progress=heard)
+    assert heard.counts[-1] == (config.run_name, 3, 3)
+    assert heard.open == 0
+    count = len(heard.counts)
+    train(config, runs_dir=tmp_path, progress=heard)  # finished
+    assert len(heard.counts) == count
+    assert inspect.signature(train).parameters["progress"].default == "notebook"
+
+
 def test_parts_count_into_the_whole(heard):
     with closing(heard(total=6, desc="whole")) as bar:
         counted(part_of(bar))
@@ -45,7 +89,8 @@ def test_parts_count_into_the_whole(heard):
 @pytest.mark.parametrize("odd", ["stdout", 3])
 def test_anything_else_is_one_line(odd):
     with pytest.raises(
-        UserError, match=f'progress: expected "stderr", a function such as tqdm, or None, got {odd!r}'
+        UserError,
+        match=f'progress: expected "stderr", "notebook", a function such as tqdm, or None, got {odd!r}',
     ):
         bars(odd)
 

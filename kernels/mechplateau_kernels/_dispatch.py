@@ -8,6 +8,7 @@ silent change of path.
 import importlib.util
 import logging
 import os
+import sys
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -129,7 +130,9 @@ def choose_backend(op: str, backend: str, device: torch.device, obstacle: str | 
             )
         else:
             chosen = "torch"
-            if not torch.compiler.is_compiling():
+            # On a CPU nothing else was to be expected, and in a notebook it would be a box of errors.
+            quiet = device.type == "cpu" and "ipykernel" in sys.modules
+            if not quiet and not torch.compiler.is_compiling():
                 what = op if device.type == "cuda" else "CPU tensors"
                 say_once(f"{what}: the torch reference runs, not Triton: {obstacle}")
     if not torch.compiler.is_compiling():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from mechplateau.models.kinds import build, kind_of
 from mechplateau.models.versions import check_hooked_transformer
 from mechplateau.models.weights import load_weights, parameters_of
 from mechplateau.objectives import Batch
+from mechplateau.progress import Bar, Progress, bars
 from mechplateau.runs import Run, RunWriter, is_finished, load_run
 from mechplateau.runs.checkpoints import flatten_state, unflatten_state
 from mechplateau.runs.environment import describe_environment
@@ -56,6 +57,18 @@ class Listener(Protocol):
         """`step` updates are done; `row` is what was measured there, if it was."""
 
 
+class _Counting:
+    """Counts updates into a bar, beginning where the run was saved."""
+
+    def __init__(self, bar: Bar):
+        self.bar = bar
+        self.counted = 0
+
+    def on_step(self, step: int, row: Row | None) -> None:
+        self.bar.update(step - self.counted)
+        self.counted = step
+
+
 def train(
     config: RunConfig,
     *,
@@ -64,6 +77,7 @@ def train(
     threads: int | None = None,
     listeners: Sequence[Listener] = (),
     cuda_graph: bool = False,
+    progress: Progress | str | None = "notebook",
 ) -> Run:
     """Train a run to its end, or resume it where it was saved; a finished run is returned as it is.
 
@@ -78,6 +92,7 @@ def train(
         listeners: called after every step.
         cuda_graph: run the update and the measurements as a CUDA graph each (Adam, AdamW). The numbers are
             those of ordinary steps up to rounding.
+        progress: makes a bar of updates, as tqdm does (`mechplateau.progress`); by default there is one in a notebook.
 
     Raises:
         RunInterrupted: the user pressed Ctrl-C, or the process got SIGTERM or SIGHUP; everything is saved. It is a
@@ -94,8 +109,14 @@ def train(
     with RunWriter(config, folder) as writer:
         if not writer.finished:
             number = threads if threads is not None else writer.recorded_threads()
-            with torch_threads(number), freed_memory_kept(), too_little_explained():
-                _Trainer(config, writer, place, cuda_graph).run(listeners)
+            last = min(config.training.steps, config.training.stop_at or config.training.steps)
+            with (
+                closing(bars(progress)(total=last, desc=config.run_name)) as bar,
+                torch_threads(number),
+                freed_memory_kept(),
+                too_little_explained(),
+            ):
+                _Trainer(config, writer, place, cuda_graph).run([*listeners, _Counting(bar)])
         return load_run(writer.layout.root)
 
 

@@ -44,6 +44,14 @@ def test_without_a_gpu_torch_runs_with_one_notice():
 
 
 @needs_no_gpu
+def test_in_a_notebook_there_is_no_notice():
+    done = run_python(
+        "import ipykernel, torch, mechplateau_kernels as mk; mk.pairwise_cosine(torch.ones(2, 3, 4))"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_no_gpu
 @pytest.mark.parametrize("how", ["argument", "variable"])
 def test_forcing_triton_without_a_gpu_is_one_clear_error(how, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)

@@ -13,6 +13,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from mechplateau._lazy import install, lazy_names
+from mechplateau.progress import quiet_in_notebooks
 
 if TYPE_CHECKING:
     from mechplateau.config import RunConfig as RunConfig
@@ -61,6 +62,7 @@ _HOMES = {
 __all__ = [*_HOMES, "__version__"]
 
 install()
+quiet_in_notebooks()
 _find, __dir__ = lazy_names(__name__, _HOMES)
 
 

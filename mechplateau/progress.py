@@ -12,9 +12,11 @@ A function that takes long makes one bar, or one after the other, and counts int
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -74,19 +76,19 @@ def in_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
+def quiet_in_notebooks() -> None:
+    """No box of errors where ipywidgets is not installed: tqdm says so to everyone who imports it, and libraries do."""
+    if "ipykernel" in sys.modules:
+        warnings.filterwarnings("ignore", message="IProgress not found")
+
+
 def _patient(**given: Any) -> Bar:
     """tqdm's bar, once the work has taken some seconds: on stderr, or in a notebook's output."""
-    kind: Any
-    if not in_notebook():
-        from tqdm import tqdm as kind
-    elif importlib.util.find_spec("ipywidgets") is not None:
-        from tqdm.notebook import tqdm as kind
-
-        given = {**given, "leave": False}
-    else:
-        from tqdm import tqdm as kind
-
-        given = {**given, "leave": False, "file": sys.stdout}
+    there = in_notebook()
+    widgets = there and importlib.util.find_spec("ipywidgets") is not None
+    if there:
+        given = {**given, "leave": False} | ({} if widgets else {"file": sys.stdout})
+    kind: Any = importlib.import_module("tqdm.notebook" if widgets else "tqdm").tqdm
 
     class Patient(kind):
         """tqdm's delay is for counts; a word would show the bar at once."""

@@ -2,10 +2,10 @@
 
 | question | tool | cost |
 |---|---|---|
-| how degenerate is the loss around these weights, and is that what was measured? | `llc` | two sets of chains |
+| how degenerate is the loss around these weights, and did the estimate measure that? | `llc` | two sets of chains |
 | … over the checkpoints of a run | `llc_over_run` | that, times the checkpoints |
 | … from losses along chains that were sampled already | `estimate`, `estimate_from` | none |
-| … the chains themselves, to look at or go on with | `sample`, `resume` | one set of chains |
+| … the chains themselves, to look at or continue | `sample`, `resume` | one set of chains |
 | which settings give an estimate that means something? | `calibrate`, `calibrate_run` | `llc`, times the settings |
 | is λ̂ over checkpoints more than the loss? | `affine_check` | none |
 | where does a curve turn or pause, beside the loss? | `stages` | a fit |

@@ -1,4 +1,4 @@
-"""What is too dear to measure while a run trains, made afterwards over its checkpoints: a second table of the run.
+"""Measurements too expensive during training, made over the checkpoints afterwards: a second table of the run.
 
 1. Out-of-distribution errors, for regression in context (`mechplateau.development.ood`).
 2. Curvature: the three largest eigenvalues of the Hessian and its trace, on one batch.
@@ -49,7 +49,7 @@ def afterwards(
         steps: kept steps; None: all.
         batch_size: examples that curvature is measured on.
         seed: of the data and the random vectors; the same at every checkpoint.
-        progress: makes a bar, as tqdm does (`mechplateau.progress`), and is told what is measured now.
+        progress: makes a bar, as tqdm does (`mechplateau.progress`), and is given what is measured now.
 
     Returns:
         one row a checkpoint: step, then what was measured (see `out_of_distribution`; hessian_1 to hessian_3,

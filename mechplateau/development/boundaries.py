@@ -14,11 +14,11 @@
     boundary; nor has a constant.
 5.  Places of one boundary within `merge` of x become one.
 
-The stretch of a place is the part around it on which the slope can't be told from the one there (90 %).
+The stretch of a place is the part around it on which the slope does not differ significantly from the one there (90 %).
 
 Limits: on a curve that only rises or falls, noise of a hundredth of its range can make boundaries, sometimes `certain`
 ones. With a short `length` (0.3) and points at equal steps, a very sharp rise such as exp(x) has one even without
-noise. Look at the curve, and hold it against the loss's own boundaries.
+noise. Look at the curve, and compare it with the loss's own boundaries.
 
 Source: arXiv 2402.02364, whose process has no noise term. Fitting again, gaps and step 4 are ours: without them
 straight lines have boundaries. The paper's regression curves have length 0.5 and noise 0.03, its language curves 0.3
@@ -50,12 +50,12 @@ class Boundary:
 
     Attributes:
         step: where.
-        low, high: the stretch on which the slope can't be told from the one at `step` (90 %), in steps.
+        low, high: the stretch on which the slope does not differ significantly from that at `step` (90 %), in steps.
         kind: `"turn"` where the slope crosses 0, `"pause"` where it only nears it.
         slope: there, in units of the column per unit of log step.
         group: which boundary this place belongs to, counted from 0: a long pause can have several.
         certain: a turn, or a pause whose slope differs by 3 errors from the steepest one on either side; of others
-            it can't be told whether they are more than noise.
+            it is unknown whether they are more than noise.
     """
 
     step: float

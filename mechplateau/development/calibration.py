@@ -105,7 +105,7 @@ def calibrate_run(
     batch_size: int | None = None,
     progress: Progress | str | None = None,
 ) -> pd.DataFrame:
-    """`calibrate` at a checkpoint of a run, kept beside it: one that was cut off goes on where it stopped.
+    """`calibrate` at a checkpoint of a run, kept beside it; an interrupted scan resumes where it stopped.
 
     Args:
         run: a run with checkpoints.

@@ -8,7 +8,7 @@ scipy), the trace from Hutchinson's estimator,
 Cost: about 20 to 60 products for the eigenvalues, one a probe for the trace. Memory: about 20 vectors of the size of
 the weights, on the CPU, in float64. curvlinops has the same products but wants a model and a loss of `(input,
 target)` pairs and brings five more packages. An operation that is marked `once_differentiable` gives wrong second
-derivatives without a word, in torch itself.
+derivatives silently, in torch itself.
 
 Source: Pearlmutter 1994 (products), Lehoucq et al. 1998 (ARPACK), Hutchinson 1989 (trace).
 """
@@ -30,7 +30,7 @@ from mechplateau.errors import UserError
 
 _PROBES, _START = 3, 4
 _DENSE = 32
-"""Up to so many weights the whole matrix is made, one product a column: Lanczos needs more than it asks for."""
+"""Up to so many weights the whole matrix is made, one product a column: Lanczos would need more of them."""
 
 
 @dataclass(frozen=True, eq=False)

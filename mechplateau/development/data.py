@@ -22,7 +22,7 @@ BATCHES, BASELINE = 1, 2
 
 
 class Batches(Protocol):
-    """What a chain asks of its data."""
+    """The data of a chain: an interface."""
 
     @property
     def n(self) -> int | None:
@@ -36,7 +36,7 @@ class Batches(Protocol):
 
 
 def seed_of(*keys: int) -> int:
-    """One seed from several numbers, none of which can stand for another."""
+    """One seed from several numbers; other numbers give another seed."""
     return int(np.random.SeedSequence(keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
@@ -96,7 +96,7 @@ class Rows:
 
 @lru_cache(maxsize=2)
 def _order(n: int, seed: int, epoch: int) -> Tensor:
-    """One pass through the rows; kept, since every step of the pass asks for it."""
+    """One pass through the rows; kept, since every step of the pass needs it."""
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed_of(seed, BATCHES, epoch)))
 
 
@@ -104,7 +104,7 @@ def _order(n: int, seed: int, epoch: int) -> Tensor:
 class Fresh:
     """New data at every step, made by a function.
 
-    There is no data set, hence no n: with `n_beta` given, nothing else is needed. To say what n·beta stands for, give
+    There is no data set, hence no n: with `n_beta` given, nothing else is needed. To define n in n·beta, give
     the number of samples that you mean, such as those seen in training so far.
 
     Attributes:
@@ -174,7 +174,7 @@ class _Nothing:
 
 
 def as_batches(data: Batches | Sequence[Any] | None) -> Batches:
-    """The data as a chain asks for it.
+    """The data in the form that a chain needs.
 
     Raises:
         UserError: an empty list, or a tensor (which could be one batch or a data set).

@@ -1,6 +1,6 @@
 """Learning coefficients of a run's checkpoints: the same batches and noise at each, kept beside the run.
 
-Every checkpoint is a note of its own (`Run.notes`): a call that was cut off goes on where it stopped, and the same call
+Every checkpoint is a note of its own (`Run.notes`): an interrupted call resumes where it stopped, and the same call
 again costs nothing. What n in nβ means: data are new at every step, so there is no data set; n is the samples that the
 whole run trains on, steps × batch size, unless nβ is given.
 
@@ -144,7 +144,7 @@ class _OfRun:
 
 
 def curvature_of(run: Run, step: int, batch_size: int, seed: int, parts: Parts | None, device: str) -> float:
-    """h_max of a checkpoint, kept beside the run: chains at other settings, and a scan of them, ask for it again."""
+    """h_max of a checkpoint, kept beside the run: chains at other settings, and scans of settings, use it again."""
     given = {"batch_size": batch_size, "seed": seed, "parts": plain_parts(parts)}
     return curvatures(_OfRun(run, device), [step], given)[step]
 

@@ -139,7 +139,7 @@ def resume(
     stacked: bool | None = None,
     progress: Progress | str | None = None,
 ) -> Trace:
-    """Go on for more draws: the result is, to the bit, what one longer run would have given.
+    """Continue for more draws: the result equals one longer run to the bit.
 
     Args:
         trace: of `sample(…, keep_state=True)`.
@@ -151,7 +151,7 @@ def resume(
         UserError: the trace kept no state, or the weights are others.
     """
     if trace.state is None:
-        raise UserError("trace: it kept no state to go on from; run sample(…, keep_state=True)")
+        raise UserError("trace: it kept no state to continue from; run sample(…, keep_state=True)")
     if draws < 1:
         raise UserError(f"draws: expected at least 1 more, got {draws}")
     point = WeightedLoss(model, losses, parts)

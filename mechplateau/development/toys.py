@@ -149,7 +149,7 @@ class _Terms:
 
 
 class _Integral:
-    """The mean of nβ·L under U or U_ε, over two magnitudes; each stands for that many coordinates (their norm)."""
+    """The mean of nβ·L under U or U_ε, over two magnitudes; each is the norm of that many coordinates."""
 
     def __init__(self, terms: Callable[[np.ndarray, np.ndarray], _Terms], dimensions: tuple[int, int]):
         self._terms = terms

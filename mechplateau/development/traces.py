@@ -64,7 +64,7 @@ class Sampling:
 
 @dataclass(frozen=True, eq=False)
 class ChainState:
-    """Where the chains are, so that they can go on.
+    """Where the chains are, so that sampling can continue.
 
     Attributes:
         weights: `[chain, …]`, one tensor a parameter.
@@ -88,7 +88,7 @@ class Trace:
         parameters: how many numbers those are.
         n: rows of the data set; None where there is no such number.
         sampling: the settings.
-        state: where the chains are; None unless asked for.
+        state: where the chains are; None unless requested.
     """
 
     losses: np.ndarray

@@ -177,7 +177,7 @@ def _chosen(trained: Mapping[str, Tensor], known: set[str], parts: Parts | None)
 def _asked(
     part: str | tuple[str, int | None], trained: Mapping[str, Tensor], known: set[str]
 ) -> list[tuple[str, Tensor]]:
-    """The masks that a name, a pattern, or a name with an index stands for."""
+    """The masks for a name, a pattern, or a name with an index."""
     name, index = (part, None) if isinstance(part, str) else part
     names = fnmatch.filter(trained, name) if isinstance(part, str) else []
     if not names:

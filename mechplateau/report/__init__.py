@@ -1,4 +1,4 @@
-"""Reports of runs: what pages and pictures are drawn from, and the paper's claims measured in one run."""
+"""Reports of runs: the data of pages and pictures, and the paper's claims measured in one run."""
 
 from mechplateau.report.gather import run_view, save_report
 

@@ -1,4 +1,4 @@
-"""The paper's four claims about a loss plateau, held against one run: a number, a range, and whether it is in it.
+"""The paper's four claims about a loss plateau, checked on one run: a number, a range, and whether it lies in it.
 
 The numbers are signs of the run (`mechplateau.signs`, where they are defined). A run without a plateau leaves the
 claims undecided. A claim is left out where it means nothing: no partial solution known, a true output that repeats
@@ -35,7 +35,7 @@ MOSTLY_REPEATED = 0.5
 
 @dataclass(frozen=True)
 class Ranges:
-    """What a run is held to; an experiment with ranges of its own passes them.
+    """The ranges of the claims; an experiment can pass its own.
 
     Attributes:
         partial_by: latest step of the partial solution, as a share of the drop's.

@@ -71,7 +71,7 @@ def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
 
 
 def _sections(run: Run) -> tuple[views.SectionView, ...]:
-    """What studies tell of a run like this, and what else was found out about it."""
+    """Sections that studies add for such a run, and one with its learning coefficients."""
     told = [section for name in study_names() for section in study_named(name).sections(run)]
     coefficients = llc_section(run)
     return (*told, *([] if coefficients is None else [coefficients]))
@@ -147,7 +147,7 @@ def _samples(run: Run, step: int) -> tuple[views.SampleView, ...]:
         return ()
     tokens = task.sample(SHOWN_SAMPLES, seed=0)
     model = run.model(step)
-    # What was measured at this step was measured with these in effect: weights alone would tell another story.
+    # What was measured at this step was measured with these in effect: weights alone would show something else.
     try:
         for intervention in run.config.interventions:
             if intervention.active(step):

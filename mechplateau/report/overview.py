@@ -1,4 +1,4 @@
-"""Several runs in one table: what they are, what differs between them, and what came out."""
+"""Several runs in one table: what they are, the settings that differ, and their results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def overview(
     Args:
         runs: in the order of the rows.
         now: seconds since the epoch; None: the clock's.
-        unreadable: told of runs whose record is damaged, with the reason; they have no row.
+        unreadable: called with each run whose record is damaged, and the reason; such runs have no row.
     """
     now = time.time() if now is None else now
     differing = _differing(runs)
@@ -43,12 +43,12 @@ def overview(
 
 
 def chosen_runs(runs: Sequence[Run], *, task: str | None = None, where: Sequence[str] = ()) -> list[Run]:
-    """The runs of a task, of those the ones whose settings are as told.
+    """The runs of a task that have the given settings.
 
     Args:
         runs: to choose from.
         task: a task's name; None: all.
-        where: `FIELD=VALUE`, such as `training.lr=3e-4`: a run fits if setting this would change nothing in it.
+        where: `FIELD=VALUE`, such as `training.lr=3e-4`: a run fits if it has this value.
 
     Raises:
         UserError: no run of this task, or a setting that none of the runs has.

@@ -32,11 +32,11 @@ def _sentence(signs: Signs) -> str:
     plateau, solved = signs.plateau, signs.solved
     if plateau.found:
         first = (
-            f"The loss stands still from step {plateau.onset} to step {plateau.end}, near {plateau.plateau_level:.2f}, "
+            f"The loss is level from step {plateau.onset} to step {plateau.end}, near {plateau.plateau_level:.2f}, "
             f"and has dropped half-way by step {plateau.drop}."
         )
     elif plateau.onset is not None:
-        first = f"The loss stands still since step {plateau.onset}. It has not dropped yet."
+        first = f"The loss is level since step {plateau.onset}. It has not dropped yet."
     else:
         first = "The loss has no plateau that ends in a drop."
     if solved.step is not None:

@@ -5,7 +5,7 @@ recipe: of its run of the same seed, or where there is none, the median over its
 seeds lies in the range. With fewer seeds than the claim needs, it holds or fails so far; with the number defined in
 fewer than half of them, it is undefined.
 
-Claims are written down before the runs that judge them. What is changed afterwards is a `Change`, and shown for good.
+Claims are written before the runs that judge them. A later change is a `Change`, and stays visible.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Change:
 
     Attributes:
         after: how many runs had been seen.
-        was: what stood there before.
+        was: the earlier text or range.
         because: why it was changed.
     """
 
@@ -147,7 +147,7 @@ class Outcome:
 
 
 def check(claim: Claim, summaries: Summaries, scale: str = PAPER) -> Outcome:
-    """Look at the runs there are. A run with the numbers of an old definition counts for those that it has."""
+    """Check a claim on the given runs. A run with the numbers of an old definition counts for those that it has."""
     runs = [run for run in summaries.get(claim.recipe, ()) if not _lacks(run, claim.number)]
     base = summaries.get(claim.over, ()) if claim.over else ()
     if not runs or (claim.over and not base):
@@ -215,7 +215,7 @@ def _ratio(number: str, run: Numbers, base: Sequence[Numbers]) -> float | None:
 
 
 def _divisor(number: str, run: Numbers) -> float | None:
-    """A run's number, unless it is only a lower bound: nothing can be said to take longer than what never ended."""
+    """A run's number, unless it is only a lower bound: a ratio to it would have no meaning."""
     return None if number == "took" and _never_solved(run) else run.get(number)
 
 

@@ -1,4 +1,4 @@
-"""Claims and what was found, in words: lines for a terminal, a page of Markdown, and one line of counts."""
+"""Claims and their outcomes, in words: lines for a terminal, a page of Markdown, and one line of counts."""
 
 from __future__ import annotations
 

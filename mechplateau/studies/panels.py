@@ -51,7 +51,7 @@ class Panel:
         data: a column of the data's own values, which a single recipe is drawn beside.
         ordered: columns are many and in an order, which shades show.
         of_checkpoints: the columns are those of the figure's `checkpoints`, not of the metrics.
-        told: the numbers of claims that this panel can show the paper's value of, and whether they are a step or a
+        told: numbers of claims that this panel can show the paper's value of, and whether they are a step or a
             value of it.
     """
 

@@ -50,7 +50,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A run to be trained, but for its seed.
+    """A run to train, without its seed.
 
     Attributes:
         name: unique in the study; names its rows in the table of results.

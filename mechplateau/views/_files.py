@@ -13,7 +13,7 @@ def write_file(path: Path, content: bytes) -> Path:
 
     Raises:
         ViewError: it cannot be written, or is a folder; a plain file that was there is unchanged.
-        BrokenPipeError: nobody reads the pipe any more.
+        BrokenPipeError: the pipe has no reader any more.
     """
     try:
         write_whole(path, lambda temporary: temporary.write_bytes(content))

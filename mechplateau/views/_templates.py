@@ -25,14 +25,14 @@ def render(template: str, **context: Any) -> str:
 
 
 def own_style(name: str) -> Markup:
-    """A style sheet of ours, to stand inside a style tag."""
+    """One of our style sheets, for a style tag."""
     from markupsafe import Markup
 
     return Markup(_text(name))
 
 
 def own_script(*names: str) -> Markup:
-    """Scripts of ours, one after the other, to stand inside a script tag."""
+    """Our scripts, one after the other, for a script tag."""
     from markupsafe import Markup
 
     return Markup(script_for_page("\n".join(map(_text, names))))

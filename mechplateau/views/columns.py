@@ -102,9 +102,9 @@ def loss_unit(columns: Sequence[ColumnView]) -> str:
 def panels(
     metrics: pd.DataFrame, plateau: PlateauView | None = None, columns: Sequence[ColumnView] = ()
 ) -> tuple[Panel, ...]:
-    """The panels that these metrics can fill, in the order they are shown; main lines are those that stand for the run
-    with this plateau (`mechplateau.signs`). Columns that none of them shows follow, those of one unit together, but for
-    those that are the same at every step (`constants`)."""
+    """The panels that these metrics can fill, in the order they are shown; main lines are those that represent the run
+    with this plateau (`mechplateau.signs`). Other columns follow, those of one unit together, without the ones that are
+    the same at every step (`constants`)."""
     candidates = _candidates(metrics, plateau, columns)
     filled = (
         Panel(
@@ -301,14 +301,14 @@ def signs_of(metrics: pd.DataFrame, plateau: PlateauView | None) -> Signs:
 
 
 def cos_columns(metrics: pd.DataFrame, plateau: PlateauView | None = None) -> tuple[str, ...]:
-    """COS columns, the one that stands for the run first, then those of other groups of outputs, then other places."""
+    """COS columns, first the one that represents the run, then those of other groups of outputs, then other places."""
     columns = [c for c in _matching(metrics, r"cos_.+") if not re.fullmatch(r"cos_out_\d+", c)]
     main, groups = signs_of(metrics, plateau).collapse_column, collapse_columns(metrics)
     return tuple(sorted(columns, key=lambda c: (c != main, c not in groups)))
 
 
 def apm_columns(metrics: pd.DataFrame) -> tuple[str, ...]:
-    """Columns of the attention progress measure, the one that stands for the run first."""
+    """Columns of the attention progress measure, first the one that represents the run."""
     main = Signs(metrics).progress_column
     return tuple(sorted(progress_columns(metrics), key=lambda c: c != main))
 

@@ -127,7 +127,7 @@ def _draw_panel(ax: Axes, metrics: pd.DataFrame, panel: Panel, plateau: PlateauV
     for index, line in enumerate(panel.lines):
         data = line.role == "data"
         color: Any = DATA_COLOR if data else COLORS[panel.color]
-        if index and len(panel.lines) > len(_DASHES):  # more lines than dashes can tell apart
+        if index and len(panel.lines) > len(_DASHES):  # more lines than there are dashes
             color = shades(0.9 * index / (len(panel.lines) - 1))
         draw_line(
             ax,

@@ -43,7 +43,7 @@ class PlateauView:
         before: checkpoint step of the phase "before".
         during: checkpoint step of the phase "during".
         after: checkpoint step of the phase "after".
-        end: last step before the loss leaves its level; where it is not given, the drop stands for it.
+        end: last step before the loss leaves its level; None: the drop is used.
         column: the loss that it is the plateau of.
     """
 
@@ -75,7 +75,7 @@ class PlateauView:
 
 @dataclass(frozen=True)
 class SampleView:
-    """One sequence as text: what was asked, what is right, what the model generated.
+    """One sequence as text: the prompt, the right outputs, and the model's.
 
     Attributes:
         prompt: the prompt's tokens.
@@ -353,7 +353,7 @@ class RunView:
         return {phase: step for phase, step in known.items() if step in steps}
 
     def shown_steps(self) -> dict[str, int]:
-        """The checkpoints that stand side by side, in order of steps: those of the phases, and the one nearest to the
+        """The checkpoints shown side by side, in order of steps: those of the phases, and the one nearest to the
         peak of the collapse where it is another."""
         shown = self.phase_steps()
         collapse = None if self.story is None else self.story.collapse

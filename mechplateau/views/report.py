@@ -1,6 +1,6 @@
 """The run report: one HTML file that holds everything it shows and opens from disk without a network.
 
-plotly's own script is embedded once; the data stands beside it as JSON, and a script of ours draws from it. Text
+plotly's own script is embedded once; the data is beside it as JSON, and our script draws from it. Text
 from outside is escaped everywhere, and the page's content policy forbids it any connection.
 """
 

@@ -1,4 +1,4 @@
-"""The few numbers that tell a run (`mechplateau.signs`), and one sentence around them."""
+"""The key numbers of a run (`mechplateau.signs`), and a sentence about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the words of a report mean, where they stand: formula, and the paper's section."""
+"""Explanations of a report's terms: formula, and the paper's section."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _visible_character(character: str) -> str:
 
 
 def json_for_script(data: object) -> str:
-    """JSON that can stand inside a script tag whatever strings it holds.
+    """JSON that is safe inside a script tag, whatever strings it holds.
 
     `<`, `>` and `&` are written as escapes, so no tag or entity can begin or end inside; everything beyond ASCII
     (U+2028, emoji) too. NaN is refused: undefined is null.
@@ -43,7 +43,7 @@ def json_for_script(data: object) -> str:
 
 
 def script_for_page(source: str) -> str:
-    """A trusted script, changed so that it can stand inside a script tag: the tag's own end cannot occur in it.
+    """A trusted script, changed so that it is safe inside a script tag: the tag's own end cannot occur in it.
 
     Both replacements mean the same inside a JavaScript string or regular expression, where alone they occur.
     """

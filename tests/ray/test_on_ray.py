@@ -134,7 +134,7 @@ def test_what_is_lost_is_begun_again_and_what_fails_is_not(ray, functions, tmp_p
         ("failed", "mechplateau: text: expected none", 1),
     ]
     assert [record.message.partition(": ")[2] for record in caplog.records if "worker" in record.message] == [
-        "lost (its worker died); it goes on from its last save: retry 1 of 1"
+        "lost (its worker died); it resumes from its last save: retry 1 of 1"
     ]
 
 

@@ -1,4 +1,4 @@
-"""What figures measure on the kept checkpoints of a run, at eight of them: it is dear."""
+"""What figures measure on eight of a run's kept checkpoints: it is expensive."""
 
 from __future__ import annotations
 

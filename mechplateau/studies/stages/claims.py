@@ -95,7 +95,7 @@ CLAIMS = (
     *_same_seed(5050, 0.06, 0.04),
     *_same_seed(7192, 0.04, 0.03),
     *_same_seed(12221, 0.04, 0.04),
-    # Of model seed 1, whose run goes so far: two seeds are asked for, and seed 0 has not been trained to there.
+    # Of model seed 1, whose run goes so far: two seeds are needed, and seed 0 has not been trained to there.
     *_same_seed(40292, 0.04, 0.06, seeds=2),
     _lr("lr-context-later", "icl_4_8_quiet_40292", "By index 40,292 it has learned what it learns from the context",
         low=-1.08, high=-0.86, seeds=2, paper="-.98 to -.96", source=_RELEASED),

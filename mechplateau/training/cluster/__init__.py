@@ -2,7 +2,7 @@
 
 on_ray      the executor, on the driver's machine
 joining     finding, joining or starting a cluster
-tries       which jobs are begun again
+tries       which jobs are started again
 node        what happens on a node
-desk        what nodes ask and tell
+desk        where nodes report and get orders
 """

@@ -1,7 +1,7 @@
-"""Folders that are brought back: what a node writes comes to the driver's machine whole, and checked.
+"""Collected folders: what a node writes is copied to the driver's machine, whole and checked.
 
 A folder's files are known by size and SHA-256. What has changed is sent in pieces beside its place, checked, and then
-put there in an order in which a run's folder can be gone on from at any moment: the files to go on from come last.
+put there in an order in which a run can resume from its folder at any moment: the files to resume from come last.
 Hidden files (locks, unfinished writes) stay where they are.
 """
 
@@ -34,7 +34,7 @@ class NotWhole(Exception):
 
 
 def names_in(folder: Path) -> list[str]:
-    """The files of a folder, those to go on from first: what is read after them is not older."""
+    """The files of a folder, those to resume from first: what is read after them is not older."""
     found = [
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
@@ -72,9 +72,9 @@ def kept_in(folder: Path) -> frozenset[tuple[str, int]]:
 
 
 def snapshot(folder: Path, into: Path) -> None:
-    """Lay a folder's files elsewhere on the same disk as they are now, while a run goes on in it.
+    """Copy a folder's present files elsewhere on the same disk, while a run works in it.
 
-    Files that are written whole are linked, the others copied. The order matters: a file to go on from is taken before
+    Files that are written whole are linked, the others copied. The order matters: a file to resume from is taken before
     the rows that belong to it.
     """
     for name in names_in(folder):

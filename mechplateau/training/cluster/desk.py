@@ -1,4 +1,4 @@
-"""The driver's desk: where nodes ask whether to go on, say what a job printed last, and bring what it wrote.
+"""The driver's desk: nodes ask here whether to continue, report a job's last line, and deliver what it wrote.
 
 It is a process of the cluster on the driver's machine and ends with the driver; a node that cannot reach it stops its
 job.
@@ -46,7 +46,7 @@ class Desk:
         self._locks: dict[int, BinaryIO | None] = {}
 
     def go_on(self, job: int, attempt: int, line: str) -> bool:
-        """Whether this try of a job is to go on."""
+        """Whether this try of a job should continue."""
         if not self._counts(job, attempt):
             return False
         if line:
@@ -59,7 +59,7 @@ class Desk:
         return sorted(self._tries)
 
     def last_line(self, job: int) -> str:
-        """The last line that a job printed, as far as was heard."""
+        """The last line of a job that has arrived."""
         return self._lines.get(job, "")
 
     def begin(self, job: int, attempt: int) -> str | tuple[Manifest, Mapping[str, Stamp]]:

@@ -25,7 +25,7 @@ _HELD = ".held"
 
 
 class Superseded(Exception):
-    """This try of the job was given up for lost, and another one has begun."""
+    """This try of the job counts as lost, and another one has started."""
 
 
 class NodeMirror:

@@ -148,13 +148,13 @@ def task(order: Mapping[str, Any], desk: Any, job: int) -> Ended:
 
 
 def work(order: Mapping[str, Any], go_on: Callable[[str], bool], mirror: Mirror | None = None) -> Ended:
-    """Do a job in a process of its own, which is asked to save and stop when `go_on` says so.
+    """Do a job in its own process, which gets SIGTERM, to save and stop, when `go_on` returns false.
 
     Args:
         order: `message` as `executor.packed` writes it; `attempt`, counted from 1; `directory`, where the process is
             started; `environment`, variables to set (None: to leave out); `versions`, the driver's, and `folder` and
             `token` as for `look`.
-        go_on: is told the last line that the job printed, every second; whether to go on.
+        go_on: called every second with the last line that the job printed; returns whether to continue.
         mirror: for nodes that do not see the driver's folders.
     """
     if (problem := _misfit(order)) is not None:
@@ -175,7 +175,7 @@ def work(order: Mapping[str, Any], go_on: Callable[[str], bool], mirror: Mirror 
 
 
 def _misfit(order: Mapping[str, Any]) -> str | None:
-    """Why this node cannot do the job: asked again here, since nodes may join a cluster at any time."""
+    """Why this node cannot do the job: checked again here, since nodes may join a cluster at any time."""
     token, folder, host = order["token"], order["folder"], socket.gethostname()
     if token in _FIT:
         return None

@@ -5,8 +5,8 @@
 
 1. Before anything begins, every node that could take a job says which versions it has and shows that it sees the
    folder that is written to (or folders are brought back: `collect`).
-2. Every job is a task; Ray finds it a place. The task starts the job's process and asks the desk every second.
-3. A job whose worker or node is lost is begun again, and goes on from its last save.
+2. Every job is a task; Ray chooses its node. The task starts the job's process and asks the desk every second.
+3. A job whose worker or node is lost is started again, and resumes from its last save.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class _Call:
                 continue
             again.append(index)
             logger.warning(
-                "%s: lost (%s); it goes on from its last save: retry %d of %d",
+                "%s: lost (%s); it resumes from its last save: retry %d of %d",
                 self.jobs[index].folder,
                 end.why,
                 self.tries.begun(index),
@@ -273,7 +273,7 @@ class _Call:
         except UserError as error:
             self.no_node_since = self.no_node_since or time.monotonic()
             if time.monotonic() - self.no_node_since > _NO_NODE_SECONDS:
-                raise UserError(f"{error}; run the command again to go on") from None
+                raise UserError(f"{error}; rerun the same command to resume") from None
         else:
             self.no_node_since = None
 

@@ -1,4 +1,4 @@
-"""How often each job was tried: which ends are final, and which jobs are begun again."""
+"""How often each job was tried: which ends are final, and which jobs are started again."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Tries:
         return self._result(index, failure(line, code))
 
     def lost(self, index: int, why: str, line: str, stopping: bool) -> JobResult | Lost:
-        """What becomes of a job that was lost with its worker or node."""
+        """What to do with a job that was lost with its worker or node."""
         if stopping:
             return self._result(index, "interrupted")
         if self._begun[index] <= self._retries:

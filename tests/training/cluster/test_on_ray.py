@@ -146,8 +146,8 @@ def test_lost_jobs_are_begun_again_before_others(pretended, tmp_path, caplog):
     assert heard == ["0", "1", "2"]
     assert ray.asked == [{"num_cpus": 2, "num_gpus": 0.25}] * 7
     assert [re.sub(r"^.*/", "", record.message) for record in caplog.records][:2] == [
-        "0: lost (its worker died); it goes on from its last save: retry 1 of 2",
-        "0: lost (its process was killed by signal 9); it goes on from its last save: retry 2 of 2",
+        "0: lost (its worker died); it resumes from its last save: retry 1 of 2",
+        "0: lost (its process was killed by signal 9); it resumes from its last save: retry 2 of 2",
     ]
     assert list(tmp_path.iterdir()) == []  # the tokens are gone
 

@@ -38,18 +38,23 @@ GRAMS = 1000
 
 _SKIPPED = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib2to3"}
 
+_LEAST_LIBRARY = 10_000
+"""Bytes."""
+
 
 def library_texts(size: int | None = None) -> list[str]:
     """The standard library's Python files in the order of their names, until they make up `size` bytes.
 
     Raises:
-        ConfigError: there is less than 10,000 bytes of source.
+        ConfigError: less than 10,000 bytes are asked for, or there are no more.
     """
+    if size is not None and size < _LEAST_LIBRARY:
+        raise ConfigError(f"task.text_bytes: expected at least {_LEAST_LIBRARY:,} of the library, got {size:,}")
     root = Path(sysconfig.get_paths()["stdlib"])
     parts = _first(
         (path.read_text(encoding="utf-8", errors="replace") for path in _library_sources(root)), size
     )
-    if sum(len(part.encode()) for part in parts) < 10_000:
+    if sum(len(part.encode()) for part in parts) < _LEAST_LIBRARY:
         raise ConfigError(f"{root}: this Python comes without the source of its library; use another one")
     return parts
 

@@ -47,7 +47,7 @@ def settings_compared(run: Run) -> dict[str, dict[str, Any]]:
     return {
         "the paper's": paper,
         "local": local,
-        "a step size 100 times the paper's": {**paper, "step_size": 100 * paper["step_size"]},
+        "100 times its step": {**paper, "step_size": 100 * paper["step_size"]},
     }
 
 

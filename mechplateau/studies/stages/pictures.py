@@ -96,7 +96,7 @@ def toy_picture(material: Material) -> PaperFigure:
 @_styled
 def reset_noise(material: Material) -> PaperFigure:
     """λ̂ over steps, with the same noise at all checkpoints and with others."""
-    sheet, (ax,) = _sheet(1, width=3.6, height=2.4)
+    sheet, (ax,) = _sheet(1, width=4.6, height=2.6)
     lines = {"same noise": "the same batches and noise", "new noise": "others at each checkpoint"}
     _errors(ax, material, lines)
     return _entitled(sheet, material, "A.3", "Regression: noise that is reset at every checkpoint")
@@ -105,7 +105,7 @@ def reset_noise(material: Material) -> PaperFigure:
 @_styled
 def random_prefix(material: Material) -> PaperFigure:
     """λ̂ over steps, of the loss over all pairs and of that of a random one."""
-    sheet, (ax,) = _sheet(1, width=3.6, height=2.4)
+    sheet, (ax,) = _sheet(1, width=4.6, height=2.6)
     _errors(
         ax, material, {"all pairs": "loss of all pairs", "a random pair": "loss of one random pair a context"}
     )
@@ -146,7 +146,7 @@ def traces(material: Material) -> PaperFigure:
     sheet, axes = _sheet(len(found), width=7.0, height=2.4)
     for ax, (name, table) in zip(axes, found.items(), strict=True):
         line = table.table.iloc[0]
-        ax.set_title(f"{name}: {line['verdict']}")
+        ax.set_title(f"{name}: {line['verdict']}", fontsize=7)
         ax.set_xlabel("draw")
         ax.set_ylabel("λ̂ of the draws so far")
         if table.traces[inspected(runs[0])]:
@@ -156,6 +156,8 @@ def traces(material: Material) -> PaperFigure:
             ax.text(
                 0.5, 0.5, "all chains went\nto infinity", ha="center", va="center", transform=ax.transAxes
             )
+            ax.set_xticks([])
+            ax.set_yticks([])
     return _entitled(sheet, material, "A.5", f"Regression, {_at(material)}: traces, and how chains fail")
 
 

@@ -49,7 +49,9 @@ def library_texts(size: int | None = None) -> list[str]:
         ConfigError: less than 10,000 bytes are asked for, or there are no more.
     """
     if size is not None and size < _LEAST_LIBRARY:
-        raise ConfigError(f"task.text_bytes: expected at least {_LEAST_LIBRARY:,} of the library, got {size:,}")
+        raise ConfigError(
+            f"task.text_bytes: expected at least {_LEAST_LIBRARY:,} of the library, got {size:,}"
+        )
     root = Path(sysconfig.get_paths()["stdlib"])
     parts = _first(
         (path.read_text(encoding="utf-8", errors="replace") for path in _library_sources(root)), size

@@ -25,7 +25,7 @@ from mechplateau.tasks.in_context_regression import InContextRegression, Regress
 
 CHECKPOINTS = 4
 _SHORT = {"draws": 100, "burn_in": 50, "elasticity": False}
-GRID = {"step_size": (3e-5, 3e-4, 1e-3), "n_beta": (20.0, 66.667, 200.0), "localization": (1.0, 6.67, 100.0)}
+GRID = {"step_size": (1e-5, 3e-4, 1e-3), "n_beta": (20.0, 66.667, 200.0), "localization": (1.0, 6.67, 100.0)}
 """Values of each setting; the others are the paper's."""
 
 

@@ -130,6 +130,8 @@ def grid(material: Material) -> PaperFigure:
                         verdict, (value, number), (0, 5), textcoords="offset points", ha="center", fontsize=5
                     )
         ax.set_xscale("log")
+        ax.set_xticks(values, [f"{value:g}" for value in values])
+        ax.set_xticks([], minor=True)
         ax.set_xlabel(names[setting])
         ax.set_ylabel("λ̂")
         ax.margins(0.25, 0.25)

@@ -335,6 +335,9 @@ def test_autocast_multiplies_in_its_dtype_and_sums_in_float32():
         ({"bias": math.nan}, "bias"),
         ({"allowed": mk.Listed(torch.tensor([[0], [1]]))}, "was made for 1 samples of 2 positions"),
         ({"metric_sets": ["first"]}, "a bool tensor or a set; got str"),
+        ({"metric_sets": mk.First(1)}, "metric_sets: expected a list of sets; got one PositionSet"),
+        ({"metric_sets": torch.ones(5, 5).bool()}, "metric_sets: expected a list of sets; got one Tensor"),
+        ({"intervene": mk.First(1), "c": "half"}, "c: expected a float or a 0-d tensor; got str"),
         (
             {"metric_sets": [mk.Codes(torch.zeros(3, 5).long(), torch.zeros(3, 5).long())]},
             "made for 3 samples",

@@ -78,6 +78,10 @@ def checked_set(op: str, name: str, chosen: PositionSet | Tensor, q: Tensor) -> 
 
 
 def checked_sets(op: str, name: str, sets: Sequence[PositionSet | Tensor], q: Tensor) -> list[PositionSet]:
+    if isinstance(sets, (PositionSet, Tensor, str)):
+        raise TypeError(
+            f"{op}: {name}: expected a list of sets; got one {type(sets).__name__}: put it into a list"
+        )
     return [checked_set(op, f"{name}[{i}]", chosen, q) for i, chosen in enumerate(sets)]
 
 
@@ -95,6 +99,8 @@ def check_precision(op: str, precision: str) -> None:
 
 def check_factor(op: str, c: float | Tensor, q: Tensor) -> None:
     if not isinstance(c, Tensor):
+        if isinstance(c, (str, bytes)) or not hasattr(c, "__float__"):
+            raise TypeError(f"{op}: c: expected a float or a 0-d tensor; got {type(c).__name__}")
         return
     if c.dim() != 0:
         raise ValueError(f"{op}: c: expected a float or a 0-d tensor; got shape {list(c.shape)}")

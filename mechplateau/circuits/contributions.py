@@ -119,6 +119,9 @@ def _means(
     inputs = inputs_of(model, tokens)
     batch, length = inputs.shape
     chosen = checked_rows(rows, length)
+    for entries in (first, second):
+        if not isinstance(entries, Mapping) or not all(isinstance(mask, Tensor) for mask in entries.values()):
+            raise UserError(f"entries: expected layer → bool tensor, got {type(entries).__name__}")
     layers = sorted(set(first) & set(second))
     if not layers or not all(0 <= layer < model.cfg.n_layers for layer in layers):
         raise UserError(
@@ -131,10 +134,10 @@ def _means(
         pair = []
         for mask in (first[layer], second[layer]):
             fits = mask.dim() == 3 and mask.shape[0] in (1, batch) and mask.shape[1:] == (length, length)
-            if not fits:
+            if not fits or mask.dtype != torch.bool:
                 raise UserError(
-                    f"entries: expected a mask [1 or {batch}, {length}, {length}] in layer {layer}, got "
-                    f"{list(mask.shape)}"
+                    f"entries: expected a bool mask [1 or {batch}, {length}, {length}] in layer {layer}, got "
+                    f"{mask.dtype} {list(mask.shape)}"
                 )
             kept = torch.where(mask.to(pattern.device)[:, None], pattern, 0.0)
             read = (kept @ values).mean(dim=0)[:, list(chosen)]

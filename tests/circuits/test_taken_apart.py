@@ -248,10 +248,18 @@ def test_odd_requests_are_one_line(sequences):
             lambda: token_spectrum(torch.ones(2, 3)),
             r"expected \[p, unit\] with p of at least 3, got \[2, 3\]",
         ),
+        (
+            lambda: mean_contributions(model, sequences, [1], windows),
+            "expected layer → bool tensor, got list",
+        ),
+        (
+            lambda: balance_over_rows(model, sequences, windows, {0: windows[0].float()}),
+            r"in layer 0, got torch.float32 \[1, 8, 8\]",
+        ),
         (lambda: mean_contributions(model, sequences, windows, {}), "a layer below 2 in both sets"),
         (
             lambda: mean_contributions(model, sequences, windows, {0: torch.ones(1, 2, 2, dtype=torch.bool)}),
-            r"expected a mask \[1 or 12, 8, 8\] in layer 0, got \[1, 2, 2\]",
+            r"expected a bool mask \[1 or 12, 8, 8\] in layer 0, got torch.bool \[1, 2, 2\]",
         ),
     ):
         with pytest.raises(UserError, match=said) as raised:

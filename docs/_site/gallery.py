@@ -99,7 +99,7 @@ def collect(figures: Path, shelves: Sequence[Shelf] = SHELVES, pictures: Path = 
         study = study_named(shelf.study)
         lines += ["", f"## {study.title}", "", f"Scale: `{shelf.scale}`.", ""]
         lines += ['<div class="gallery" markdown="0">']
-        made = shelf.figures(study)
+        made = [one for one in shelf.figures(study) if (figures / f"{study.name}-{one.id}.json").is_file()]
         for one in made:
             verdict = json.loads((figures / f"{study.name}-{one.id}.json").read_text(encoding="utf-8"))
             picture = pictures / f"{study.name}-{one.id}.webp"
@@ -108,7 +108,8 @@ def collect(figures: Path, shelves: Sequence[Shelf] = SHELVES, pictures: Path = 
         lines.append("</div>")
         left = [one for one in study.figures.values() if one not in made]
         if left:
-            lines += ["", f"Not made here. {shelf.others}", "", *not_made(study, left)]
+            why = shelf.others or "Their runs were not trained yet; `make gallery` trains them."
+            lines += ["", f"Not made here. {why}", "", *not_made(study, left)]
     return "\n".join(lines) + "\n"
 
 

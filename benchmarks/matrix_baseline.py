@@ -116,9 +116,3 @@ def all_products(pairs: list[tuple[Tensor, Tensor]]) -> None:
         out = left @ right
         out @ right.mT
         left.mT @ out
-
-
-def step_tflop(*, width: int, hidden: int, layers: int, n_cells: int, batch: int) -> float:
-    """Floating-point operations of a step's matrix products, forward and backward, in 10¹²."""
-    a_cell = layers * (2 * (4 * width**2 + 2 * width * hidden) + 4 * n_cells * width)
-    return 3 * batch * n_cells * a_cell / 1e12

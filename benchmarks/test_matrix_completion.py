@@ -19,6 +19,7 @@ from mechplateau.config import RunConfig
 from mechplateau.measurements import Setting
 from mechplateau.metrics.nuclear_norm import complete
 from mechplateau.models.kinds import build
+from mechplateau.training.arithmetic import tflop_of_a_step
 from mechplateau.training.measure import Measurer
 from mechplateau.training.memory import freed_memory_kept
 from mechplateau.training.optimizers import build_optimizer
@@ -164,15 +165,8 @@ def test_one_step_of_the_papers_size(benchmark, capsys):
     begin = time.process_time()
     ours.step()
     seconds = time.process_time() - begin
-    model, task = config.model, config.task
-    sizes = {
-        "width": model.d_model,
-        "hidden": model.mlp_width,
-        "layers": model.n_layers,
-        "n_cells": task.n_cells,
-    }
-    small, whole = (baseline.step_tflop(**sizes, batch=batch) for batch in (8, 256))
-    rate = small / seconds
+    whole = tflop_of_a_step(RunConfig.for_task("matrix_completion"))
+    rate = tflop_of_a_step(config) / seconds
     with capsys.disabled():
         print(
             f"\npaper's size: {whole:.2f} TFLOP a step of 256; {rate * 1000:.0f} GFLOP/s here on one thread, so "

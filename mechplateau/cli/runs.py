@@ -341,6 +341,8 @@ def _train(
             listeners: list[Any] = []
             if not quiet:
                 listeners.append(stack.enter_context(training_progress(config)))
+                if not finished:
+                    listeners += _rate_of(config, device)
             listeners += stack.enter_context(mirrored([] if finished else trackers, config, folder))
             return train(
                 config,
@@ -352,6 +354,21 @@ def _train(
             )
     except RunInterrupted as interruption:
         fail(str(interruption), 130)
+
+
+def _rate_of(config: RunConfig, device: str) -> list[Any]:
+    """For a size that is made for a GPU: a word of that on a CPU, and one on how fast it is after some steps."""
+    from mechplateau.training.arithmetic import Rate, made_for_a_gpu, tflop_of_a_step
+
+    if not made_for_a_gpu(config):
+        return []
+    if device == "cpu":
+        print(
+            f"{tflop_of_a_step(config):.3g} TFLOP a step: made for a GPU (--device cuda). Ctrl-C saves, and the same "
+            "command resumes.",
+            file=sys.stderr,
+        )
+    return [Rate(config, device, lambda text: print(text, file=sys.stderr))]
 
 
 def _expect_cpu() -> None:

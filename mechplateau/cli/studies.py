@@ -211,11 +211,31 @@ def _request(
 
 
 def _make(study: Study, figures: Sequence[Figure], asked: _Request) -> None:
+    _say_where_it_belongs(study, figures, asked)
     with asked.place.joined() as executor:
         outcomes = _made(study, figures, asked, executor)
     _print_claims(study, outcomes, asked.scale)
     if asked.scale != "paper":
         _print_reduced(study, figures, asked.scale)
+
+
+def _say_where_it_belongs(study: Study, figures: Sequence[Figure], asked: _Request) -> None:
+    """That a size is made for a GPU, where it is trained on a CPU."""
+    from mechplateau.config import RunConfig
+    from mechplateau.studies.making import state
+    from mechplateau.training.arithmetic import made_for_a_gpu, tflop_of_a_step
+
+    names = dict.fromkeys(name for figure in figures for name in figure.recipes)
+    configs = [RunConfig.parse(study.recipes[name].data(0, asked.scale)) for name in names]
+    large = [config for config in configs if made_for_a_gpu(config)]
+    trained = [state(study, figure, asked.scale, asked.seeds, asked.runs_dir) for figure in figures]
+    if asked.place.device == "cpu" and large and any(done < needed for done, needed in trained):
+        tflop = max(tflop_of_a_step(config) or 0.0 for config in large)
+        print(
+            f"{study.name} at the scale {asked.scale}: {tflop:.3g} TFLOP a step, which is made for a GPU "
+            "(--device cuda). It can be stopped, and the same command resumes.",
+            file=sys.stderr,
+        )
 
 
 def _made(

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mechplateau.metrics.nuclear_norm import complete, lower_singular_values, nuclear_norm
+from mechplateau.tasks.matrix_completion import MatrixCompletion
 
 CORNER = torch.tensor([[[True, True], [True, False]]])
 
@@ -39,6 +40,41 @@ def test_equal_to_cvxpy(name, penalty):
     assert (nuclear_norm(completed) - nuclear_norm(theirs)).abs().max() < 1e-4
     if penalty is None:
         assert (completed - matrices)[observed].abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("p_mask", "penalty", "error", "masked", "norm"),
+    [
+        (0.3, None, 0.0115, 0.039, 4.25),
+        (0.5, None, 0.0561, 0.112, 3.86),
+        (0.6, None, 0.0902, 0.153, 3.59),
+        (0.3, 2e-3, 0.0115, None, None),
+        (0.3, 5e-3, 0.0132, None, None),
+        (0.3, 1e-2, 0.0167, None, None),
+    ],
+)
+def test_errors_of_the_papers_matrices(p_mask, penalty, error, masked, norm):
+    """7 × 7, rank 2: what another program found on 256 matrices, of all cells and of masked ones, within 15 %."""
+    batch = MatrixCompletion(p_mask=p_mask).batch(256, seed=0)
+    matrices, observed = batch.targets.view(-1, 7, 7), batch.observed.view(-1, 7, 7)
+    completed, converged = complete(matrices, observed, penalty, tolerance=1e-3)
+    assert converged.all()
+    squares = (completed - matrices).square()
+    assert float(squares.mean()) == pytest.approx(error, rel=0.15)
+    if masked is not None:
+        assert float(squares[~observed].mean()) == pytest.approx(masked, rel=0.15)
+        assert float(nuclear_norm(completed).mean()) == pytest.approx(norm, rel=0.15)
+
+
+def test_few_masked_cells_leave_little_error():
+    """At p_mask 0.1 some matrices in a hundred make the whole error, so that 256 of them tell it to 25 %."""
+    batch = MatrixCompletion(p_mask=0.1).batch(512, seed=3)
+    matrices, observed = batch.targets.view(-1, 7, 7), batch.observed.view(-1, 7, 7)
+    completed, _ = complete(matrices, observed, tolerance=1e-3)
+    squares = (completed - matrices).square()
+    assert float(squares.mean()) == pytest.approx(0.0010, rel=0.5)
+    assert float(squares[~observed].mean()) == pytest.approx(0.0098, rel=0.5)
+    assert float(nuclear_norm(completed).mean()) == pytest.approx(4.41, rel=0.05)
 
 
 @pytest.mark.filterwarnings("ignore")

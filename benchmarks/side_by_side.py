@@ -25,6 +25,8 @@ class Table:
     """Rows collected while benchmarks run, printed at the end."""
 
     rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was measured that is no time, a sentence each, below the rows."""
 
     def faster(self, name: str, reference: str, times: tuple[float, float], at_least: float) -> float:
         """Record how many times faster ours is: reference / ours."""
@@ -49,18 +51,24 @@ class Table:
             "| what | against | its time (s) | ours (s) | ratio | wanted |",
             "|---|---|---|---|---|---|",
         ]
-        return head + [
+        rows = [
             f"| {r.name} | {r.reference} | {r.reference_seconds:.4g} | {r.ours_seconds:.4g} "
             f"| {r.ratio:.3g}× | {r.wanted} |"
             for r in self.rows
         ]
+        return head + rows + [line for note in self.notes for line in ("", note)]
 
 
 TABLE = Table()
 
 
 def alternate(
-    reference: Callable[[], object], ours: Callable[[], object], *, rounds: int = 5, inner: int = 1
+    reference: Callable[[], object],
+    ours: Callable[[], object],
+    *,
+    rounds: int = 5,
+    inner: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[float, float]:
     """Seconds of one call of each, in the turn of which their ratio is the median, after one call of each to warm up.
 
@@ -71,18 +79,19 @@ def alternate(
         reference, ours: the two ways.
         rounds: how many turns.
         inner: calls of ours a turn, for work too short to time once.
+        clock: seconds; `time.process_time` where both sides work on one thread and others share the machine.
     """
     reference()
     ours()
     reference_seconds, our_seconds = [], []
     for _ in range(rounds):
-        begin = time.perf_counter()
+        begin = clock()
         reference()
-        middle = time.perf_counter()
+        middle = clock()
         for _ in range(inner):
             ours()
         reference_seconds.append(middle - begin)
-        our_seconds.append((time.perf_counter() - middle) / inner)
+        our_seconds.append((clock() - middle) / inner)
     return middle_turn(reference_seconds, our_seconds)
 
 

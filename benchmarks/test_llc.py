@@ -2,12 +2,16 @@
 
 Both sides see a data set of the same rows, with the same settings: 4 chains of 20 draws, batch 256 at the paper's
 width, and no second set at 2nβ, which devinterp does not sample. Ours also takes each batch's loss at w*, once for all
-chains.
+chains. Both sides work on one thread, in processor time.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 import warnings
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,6 +23,14 @@ from mechplateau.models import build_model
 
 CHAINS, DRAWS = 4, 20
 SETTINGS = {"step_size": 1e-5, "n_beta": 100.0, "localization": 100.0}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def setup(width, batch_size, n_batches=4):
@@ -75,7 +87,9 @@ def theirs(model, data):
 def test_chains_beside_devinterp(name, width, batch_size):
     pytest.importorskip("devinterp")
     model, data = setup(width, batch_size)
-    times = alternate(theirs(model, data), lambda: ours(model, data), rounds=1 if width > 64 else 3)
+    times = alternate(
+        theirs(model, data), lambda: ours(model, data), rounds=1 if width > 64 else 3, clock=time.process_time
+    )
     TABLE.costs(f"chains, {name}, {CHAINS} × {DRAWS}", "devinterp", times, 1.1)
 
 
@@ -87,7 +101,31 @@ def test_chains_side_by_side():
         return lambda: sample(model, by_entry, data, sampling, **how)
 
     one_by_one = run(stacked=False, chains_at_once=1)
-    TABLE.faster(
-        "chains side by side, small", "one after the other", alternate(one_by_one, run(stacked=False)), 1
+    for name, how in (("side by side", {"stacked": False}), ("stacked", {"stacked": True})):
+        times = alternate(one_by_one, run(**how), clock=time.process_time)
+        TABLE.costs(f"chains {name}, small", "one after the other", times)
+
+
+_PEAK = """
+import resource, sys, torch
+sys.path.insert(0, sys.argv[2])
+from test_llc import SETTINGS, by_entry, setup
+from mechplateau.development import Sampling, sample
+torch.set_num_threads(1)
+model, data = setup(64, 64)
+sample(model, by_entry, data, Sampling(**SETTINGS, chains=4, draws=int(sys.argv[1])))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def test_memory_over_draws(request):
+    """The peak of a fresh process, with few draws and with many."""
+    peaks = {}
+    for draws in (10, 200):
+        command = [sys.executable, "-c", _PEAK, str(draws), str(request.path.parent)]
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        peaks[draws] = float(found.stdout.split()[-1])
+    few, many = peaks.values()
+    TABLE.notes.append(
+        f"Peak memory of a process with 4 chains at width 64: {few:.0f} MB with 10 draws, {many:.0f} MB with 200."
     )
-    TABLE.faster("chains stacked, small", "one after the other", alternate(one_by_one, run(stacked=True)), 1)

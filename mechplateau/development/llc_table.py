@@ -26,11 +26,18 @@ class LlcTable:
             where every chain went to infinity.
         traces: step → losses `[chain, draw]`, burn-in included; distances likewise.
         n_beta: nβ.
+        parts: the weights that moved, as they were asked for; None: all.
         affine: whether λ̂ is nothing but the loss, see `affine_check`.
     """
 
-    def __init__(self, table: pd.DataFrame, traces: dict[int, dict[str, np.ndarray]], n_beta: float):
-        self.table, self.traces, self.n_beta = table, traces, n_beta
+    def __init__(
+        self,
+        table: pd.DataFrame,
+        traces: dict[int, dict[str, np.ndarray]],
+        n_beta: float,
+        parts: list[Any] | None = None,
+    ):
+        self.table, self.traces, self.n_beta, self.parts = table, traces, n_beta, parts
 
     @property
     def affine(self) -> AffineCheck:
@@ -68,10 +75,11 @@ class LlcTable:
         return self.n_beta * (means - float(line["loss"].iloc[0]))
 
 
-def table_of(found: Mapping[int, Found], n_beta: float) -> LlcTable:
-    """A table of notes by step."""
+def table_of(found: Mapping[int, Found], settings: Mapping[str, Any]) -> LlcTable:
+    """A table of notes by step, which were made with these settings."""
     lines = [{"step": step, **_numbers(numbers)} for step, (numbers, _) in found.items()]
-    return LlcTable(_frame(lines), {step: dict(arrays) for step, (_, arrays) in found.items()}, n_beta)
+    traces = {step: dict(arrays) for step, (_, arrays) in found.items()}
+    return LlcTable(_frame(lines), traces, float(settings["n_beta"]), settings["parts"])
 
 
 def _numbers(numbers: dict[str, Any]) -> dict[str, Any]:

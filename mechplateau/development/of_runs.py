@@ -156,13 +156,14 @@ def _llc_of_run(folder: Path, threads: int, *, run: str, device: str, **given: A
 
 
 def kept_llcs(run: Run) -> list[LlcTable]:
-    """What `llc_over_run` has found of a run so far, one table for each of its settings, the fullest first."""
+    """What `llc_over_run` has found of a run so far, one table for each of its settings: those of the whole model
+    first, the fullest first."""
     tables = []
     for notes in run.all_notes("llc"):
         found = {step: note for step in notes.steps() if (note := kept_note(notes, step)) is not None}
         if found:
-            tables.append(table_of(found, float(notes.settings["n_beta"])))
-    return sorted(tables, key=lambda table: len(table.table), reverse=True)
+            tables.append(table_of(found, notes.settings))
+    return sorted(tables, key=lambda table: (table.parts is not None, -len(table.table)))
 
 
 __all__ = ["curvature_of", "kept_llcs", "llc_over_run"]

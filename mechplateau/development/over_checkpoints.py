@@ -126,7 +126,7 @@ def over_checkpoints(
     missing = [step for step in steps if step not in curved and kept.read(step) is None]
     curved |= curvatures(place, missing, given, by=by, progress=progress)
     found = _found(place, "llc", steps, settings, curved, by, progress)
-    return table_of(found, settings["n_beta"])
+    return table_of(found, settings)
 
 
 def curvatures(

@@ -15,7 +15,7 @@ from mechplateau.errors import CheckpointError, UserError
 from mechplateau.files import file_path
 from mechplateau.models.kinds import kind_of
 from mechplateau.report.claims import claims_of
-from mechplateau.report.development import llc_section
+from mechplateau.report.development import llc_section, parts_section, scan_section
 from mechplateau.report.story import story_of
 from mechplateau.runs import Run, load_run
 from mechplateau.signs import Plateau
@@ -73,8 +73,8 @@ def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
 def _sections(run: Run) -> tuple[views.SectionView, ...]:
     """Sections that studies add for such a run, and one with its learning coefficients."""
     told = [section for name in study_names() for section in study_named(name).sections(run)]
-    coefficients = llc_section(run)
-    return (*told, *([] if coefficients is None else [coefficients]))
+    coefficients = (llc_section(run), parts_section(run), scan_section(run))
+    return (*told, *(section for section in coefficients if section is not None))
 
 
 def _stop(run: Run) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from mechplateau.studies import Material, study_named
 from mechplateau.studies.claims import check
 from mechplateau.studies.development import coefficients
 from mechplateau.studies.development.numbers import half_way, of_coefficients, of_scan, partial_correlation
+from mechplateau.studies.development.told import page
+from mechplateau.studies.results import write_results
 
 STUDY = study_named("development")
 
@@ -53,6 +55,10 @@ def test_numbers_over_checkpoints():
     assert found["mlp_over_attention_peak"] == 2.5
     assert found["attention_over_mlp_before"] == 3.0
     assert of_coefficients(table, None, None, None)["llc_lead"] is None
+    few = of_coefficients(table[table["step"].isin([0, 150, 300])], 90.0, 170.0, 140)
+    assert few["llc_lead"] is None  # three checkpoints do not tell what comes first
+    assert few["affine_slope"] is None
+    assert (few["llc_during"], few["llc_rise"], few["local_on_plateau"]) == (20, 10, 1)
 
 
 def test_half_way_and_what_is_left_given_the_loss():
@@ -119,3 +125,28 @@ def test_every_claim_can_hold_and_can_fail(claim):
         if bound is not None:
             runs = [{claim.number: bound + away}] * claim.seeds
             assert check(claim, {claim.recipe: runs}).verdict == "fails"
+
+
+def test_the_page_tells_what_is_on_record(tmp_path):
+    assert "| not yet run |" in page(tmp_path)
+    line = {
+        "recipe": "mws",
+        "seed": 0,
+        "scale": "small",
+        "config_hash": "a",
+        "llc_lead": 0.1,
+        "scan_local": 2,
+    }
+    write_results(pd.DataFrame([line]), tmp_path / "runs.csv")
+    coefficients_ = over_steps("whole", [-5.0, 10.0, 20.0, 60.0, 30.0]).assign(
+        recipe="mws", seed=0, scale="small", mean_loss=3.5, chain_sd=1.0, elasticity=None
+    )
+    write_results(coefficients_, tmp_path / "coefficients.csv")
+    scan = {"recipe": "mws", "seed": 0, "scale": "small", "n_beta": 100.0, "verdict": ["local", "sliding"]}
+    write_results(pd.DataFrame(scan), tmp_path / "scan.csv")
+    told = page(tmp_path).splitlines()
+    assert any("before the loss is | 0.1 | ≥ 0.005 | 1 of 1 | holds so far |" in row for row in told)
+    assert any("verdict local | 2 | ≤ 0 | 0 of 1 | fails so far |" in row for row in told)
+    assert "| nβ | local | sliding |" in told
+    assert "| 100 | 1 | 1 |" in told
+    assert "| 150 | 0.5 | 2 | 3.5 | 20 | 1 | – | undetermined |" in told

@@ -18,7 +18,8 @@
 | attention_over_mlp_before | λ̂ of attention / of the MLPs, at the last checkpoint before the drop |
 
 "Half-way" is between the first checkpoint at or after the onset and the last one, the first time that it is crossed, on
-straight lines between checkpoints. A ratio to a λ̂ that is not positive is undefined.
+straight lines between checkpoints. A ratio to a λ̂ that is not positive is undefined. With fewer than five checkpoints,
+as at the paper's size, only the numbers of steps, scan, local_on_plateau, start, during, end and rise are defined.
 """
 
 from __future__ import annotations
@@ -35,6 +36,12 @@ from mechplateau.signs import loss_column, plateau
 from mechplateau.studies.development.coefficients import CHAINS, WHOLE, estimated, is_measured, scanned
 from mechplateau.studies.numbers import Numbers
 
+_FEWEST = 5
+_OVER_TRAINING = (
+    *("llc_peak_over_end", "affine_r", "affine_slope", "partial", "llc_lead", "attention_lead"),
+    *("attention_before_llc", "mlp_over_attention_peak", "attention_over_mlp_before"),
+)
+"""Numbers that mean nothing with fewer checkpoints than `_FEWEST`."""
 VERDICTS = ("local", "sliding", "saturated", "undetermined")
 
 
@@ -89,6 +96,12 @@ def of_coefficients(
         "affine_slope": None if check.slope is None else -check.slope / CHAINS["n_beta"],
         "partial": partial_correlation(llc[1:], progress[1:], loss[1:]),
     }  # fmt: skip
+    if len(steps) < _FEWEST:
+        return (
+            found
+            | dict.fromkeys(_OVER_TRAINING)
+            | {"llc_rise": _minus(found["llc_end"], found["llc_during"])}
+        )
     found["llc_rise"] = _minus(found["llc_end"], found["llc_during"])
     return found | _leads(steps, loss, llc, progress, onset) | _components(parts, drop)
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from mechplateau.studies.claims import Outcome, check_all
 from mechplateau.studies.development.claims import CLAIMS
-from mechplateau.studies.results import read_results, summaries_of
+from mechplateau.studies.results import KEY, read_results, summaries_of
 
 _BEGIN = """# Learning coefficients on plateaus
 
@@ -36,25 +36,19 @@ def page(results: Traversable | Path) -> str:
     parts = [_BEGIN]
     for recipe, scale in _SCALES:
         summaries = summaries_of(runs, scale)
-        if recipe not in summaries:
-            continue
-        outcomes = [
-            outcome
-            for outcome in check_all(CLAIMS, summaries, scale)
-            if outcome.claim.recipe == recipe and outcome.verdict != "undefined"
-        ]
-        parts.append(f"## {_WHAT[recipe].capitalize()}, {scale}: {_seeds(len(summaries[recipe]))}\n")
-        parts.append(
-            _table(
-                ("claim", "median", "range", "seeds inside", "verdict"),
-                map(_outcome, outcomes, [scale] * len(outcomes)),
-            )
+        outcomes = [one for one in check_all(CLAIMS, summaries, scale) if one.claim.recipe == recipe]
+        if recipe in summaries:
+            outcomes = [one for one in outcomes if one.verdict != "undefined"]
+        parts.append(f"## {_WHAT[recipe].capitalize()}, {scale}: {_seeds(len(summaries.get(recipe, ())))}\n")
+        heads = ("claim", "median", "range", "seeds inside", "verdict")
+        parts.append(_table(heads, [_outcome(one, scale) for one in outcomes]))
+        own, mine = (
+            table[(table["recipe"] == recipe) & (table["scale"] == scale)] for table in (scan, coefficients)
         )
-        own = scan[(scan["recipe"] == recipe) & (scan["scale"] == scale)]
         if len(own):
             parts.append(_scan(own))
-        mine = coefficients[(coefficients["recipe"] == recipe) & (coefficients["scale"] == scale)]
-        parts.append(_over_training(mine))
+        if len(mine):
+            parts.append(_over_training(mine))
     return "\n".join(parts)
 
 
@@ -113,8 +107,12 @@ def _seeds(count: int) -> str:
 
 
 def _read(results: Traversable | Path, name: str) -> pd.DataFrame:
-    with (results / f"{name}.csv").open("r", encoding="utf-8") as file:
-        return read_results(file)
+    """A table of results; without lines where nothing is on record yet."""
+    file = results / f"{name}.csv"
+    if not file.is_file():
+        return pd.DataFrame(columns=list(KEY))
+    with file.open("r", encoding="utf-8") as opened:
+        return read_results(opened)
 
 
 __all__ = ["page"]

@@ -142,10 +142,12 @@ def _maps(view: RunView, checkpoints: Sequence[CheckpointView]) -> dict[str, Any
 
 
 def shown_checkpoints(view: RunView) -> tuple[CheckpointView, ...]:
-    """The checkpoints a report shows: all, or as many evenly spaced ones, with the phases, as the budget allows."""
+    """The checkpoints a report shows: all, or as many evenly spaced ones, with the phases, as the budget allows.
+
+    None where they have nothing to see."""
     every = view.checkpoints
-    if not every:
-        return ()
+    if not any(c.pattern or c.cosine is not None or c.samples for c in every):
+        return ()  # nothing would change from step to step
     each = sum(layer.nbytes for layer in first_pattern(every))
     each += max((c.cosine.nbytes for c in every if c.cosine is not None), default=0)
     phases = set(view.shown_steps().values())

@@ -127,10 +127,16 @@ def constants(
     metrics: pd.DataFrame, plateau: PlateauView | None = None, columns: Sequence[ColumnView] = ()
 ) -> tuple[tuple[str, float], ...]:
     """What no panel draws because it is the same at every step: its meaning, and its one value."""
-    return tuple(
-        (c.definition or c.name, float(np.nanmax(series(metrics, c.name))))
+    same = [
+        c
         for c in _others(metrics, _candidates(metrics, plateau, columns), columns)
         if defined(metrics, c.name) and not _varies(metrics, c.name)
+    ]
+    meanings = [c.definition for c in same]
+    return tuple(
+        (c.definition if c.definition and meanings.count(c.definition) == 1 else c.name, float(known[0]))
+        for c in same
+        if (known := _known(metrics, c.name)).size
     )
 
 

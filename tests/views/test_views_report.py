@@ -16,10 +16,12 @@ import pytest
 
 from mechplateau.views import (
     CheckpointView,
+    EventView,
     PlateauView,
     RunView,
     SampleView,
     SectionView,
+    StoryView,
     ViewError,
     render_report,
     save_report,
@@ -141,7 +143,12 @@ def test_bare_runs_still_have_a_report(make_view: MakeView) -> None:
     empty = RunView("empty", "", pd.DataFrame({"step": []}), PlateauView(False), (), (), ())
     assert "No plateau was found" in render_report(empty)
     without_maps = make_view(checkpoints=(CheckpointView(0), CheckpointView(400)))
-    assert 'id="attention"' not in render_report(without_maps)
+    # Nothing to look inside: no slider that moves nothing, and events that are no buttons.
+    page = render_report(replace(without_maps, story=StoryView("t", events=(EventView(5, "loss", "falls"),))))
+    assert 'id="attention"' not in page
+    assert 'id="step-slider"' not in page
+    assert "data-event=" not in page.split("<script")[0]
+    assert "<b>5</b> falls" in page
 
 
 def test_comparison_names_what_differs(make_view: MakeView) -> None:

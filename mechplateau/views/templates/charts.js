@@ -105,12 +105,15 @@ function floorOf(panel, floor) {
     yanchor: "bottom", showarrow: false, font: { size: 10, color: color("muted") } }] };
 }
 
+// Of many lines the key has the names alone; their meanings are behind the question mark.
+const keyText = (panel, line) => (panel.lines.length > dashes.length ? line.label.split(": ")[0] : line.label);
+
 function addPanel(parent, panel, curves, plateau, floor = null) {
   const { keys, chart } = panelFrame(parent, panel.title, `${panel.title} over the steps`, panel.term);
   addDrawing(() => {
     keys.replaceChildren();
     if (panel.lines.length > 1 || panel.outputs.length) {
-      panel.lines.forEach((line, index) => keys.append(key(line.label, lineStyle(panel, line, index))));
+      panel.lines.forEach((line, index) => keys.append(key(keyText(panel, line), lineStyle(panel, line, index))));
     }
     if (panel.outputs.length) {
       const strip = element("i", { className: "shades" });

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechplateau import signs
+from mechplateau.devices import device_named
 from mechplateau.errors import CheckpointError, ConfigError, counted
 from mechplateau.files import local_path
 from mechplateau.llm.config import SeriesConfig
@@ -118,6 +119,8 @@ def analyze_series(
     store = Store(local_path(folder), _settings(place, config, texts)) if folder is not None else None
     final = listing.final or listing.revisions[-1]
     labels = list(dict.fromkeys([*(revision.label for revision in chosen), final.label]))
+    if executor is None:  # there it is the nodes that must have it
+        device_named(config.device)
     job = Recorder(place, config, texts, local_path(tokenizer) if tokenizer else None, identity_only, labels)
 
     measured = set() if identity_only else {revision.label for revision in chosen}

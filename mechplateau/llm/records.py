@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechplateau.devices import device_named
 from mechplateau.errors import CheckpointError, ConfigError, UserError
 from mechplateau.files import write_text
 from mechplateau.llm.config import SeriesConfig
@@ -44,7 +43,6 @@ class Recorder:
     ) -> None:
         from mechplateau.llm.tokens import Tokenization
 
-        device_named(config.device)
         self.place, self.config, self.prompts = place, config, prompts
         self.tokenizer, self.labels = tokenizer, list(labels)
         self.tokenization = None if identity_only else Tokenization(place, prompts, tokenizer, labels)

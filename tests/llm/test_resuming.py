@@ -14,8 +14,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
-from mechplateau.errors import ConfigError, RunError
+from mechplateau.errors import ConfigError, RunError, UserError
 from mechplateau.llm import SeriesConfig, analyze_series
+from mechplateau.training.executor import JobResult
 
 from .conftest import PROMPTS, column
 
@@ -185,3 +186,15 @@ def test_in_processes_of_their_own_the_numbers_are_the_same(make_series, tmp_pat
     pd.testing.assert_frame_equal(again.table, here.table)
     with pytest.raises(ConfigError, match="folder: expected one, in which other processes"):
         analyze_series(series, **arguments, jobs=2)
+
+
+def test_a_device_that_only_the_nodes_have_is_theirs(make_series, tmp_path: Path) -> None:
+    class Cluster:
+        def do(self, jobs, **options):
+            return [JobResult(job, "failed", f"on {job.arguments['config']['device']}") for job in jobs]
+
+    arguments = {"config": SeriesConfig(device="cuda:7"), "prompts": PROMPTS, "folder": tmp_path / "kept"}
+    with pytest.raises(UserError, match=r"^step0: on cuda:7; give the same command again"):
+        analyze_series(make_series([0]), **arguments, executor=Cluster())
+    with pytest.raises(UserError, match="device: "):
+        analyze_series(tmp_path / "series", **arguments)

@@ -23,7 +23,6 @@ def page():
 def test_every_figure_is_shown_or_told(page, study):
     shown = set(re.findall(rf'<figure id="{study}-([^"]+)">', page))
     told = set(re.findall(rf"^\| {study}/(\S+) \|", page, re.MULTILINE))
-    assert shown
     assert not shown & told
     assert shown | told == set(study_named(study).figures)
 

@@ -68,6 +68,7 @@ SHELVES = (
         ("2", "4", "B.1", "C.2", "C.3", "C.4", "induction", "plateau-signs"),
         "They need a long training, or chains at many checkpoints: an hour and more of one core.",
     ),
+    Shelf("development", "paper", (), "They need chains at many checkpoints, which take hours of one core."),
 )
 
 
@@ -97,15 +98,17 @@ def collect(figures: Path, shelves: Sequence[Shelf] = SHELVES, pictures: Path = 
     ]
     for shelf in shelves:
         study = study_named(shelf.study)
-        lines += ["", f"## {study.title}", "", f"Scale: `{shelf.scale}`.", ""]
-        lines += ['<div class="gallery" markdown="0">']
+        lines += ["", f"## {study.title}", ""]
         made = [one for one in shelf.figures(study) if (figures / f"{study.name}-{one.id}.json").is_file()]
+        if made:
+            lines += [f"Scale: `{shelf.scale}`.", "", '<div class="gallery" markdown="0">']
         for one in made:
             verdict = json.loads((figures / f"{study.name}-{one.id}.json").read_text(encoding="utf-8"))
             picture = pictures / f"{study.name}-{one.id}.webp"
             shrink(figures / f"{study.name}-{one.id}.png", picture)
             lines.append(card(verdict, picture))
-        lines.append("</div>")
+        if made:
+            lines.append("</div>")
         left = [one for one in study.figures.values() if one not in made]
         if left:
             why = shelf.others or "Their runs were not trained yet; `make gallery` trains them."

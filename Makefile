@@ -13,7 +13,7 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TL4     := .venv-tl4
 RAY     := .venv-ray
 
-.PHONY: setup demo demo-llm example docs gallery test tests test-benchmarks test-tl4 test-ray test-slow check lint types benchmarks lock clean
+.PHONY: setup demo demo-llm example docs gallery notebooks test tests test-benchmarks test-tl4 test-ray test-slow check lint types benchmarks lock clean
 
 setup: $(STAMP)
 
@@ -47,6 +47,10 @@ docs: $(STAMP)
 # The pictures of the site and its page of figures: trains what is missing first.
 gallery: $(STAMP)
 	$(BIN)/python docs/_site/gallery.py --train
+
+# What the notebooks show, run again: some minutes. Nothing of the machine is kept.
+notebooks: $(STAMP)
+	$(BIN)/python docs/_site/notebooks.py
 
 # mypy needs one core, and not for long: it runs beside the tests.
 test: lint

@@ -7,6 +7,8 @@ import os
 import pytest
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# Other work on a crowded machine would have it kill jobs of these tests.
+os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 (Ray spells it so)
 os.environ.pop("RAY_ADDRESS", None)
 
 

@@ -99,14 +99,14 @@ def begun(*words, address, cwd, python=("-m", "mechplateau")):
     )
 
 
-def ended(process, code=0, timeout=300):
+def ended(process, code=0, timeout=1200):
     """What it printed, on both."""
     out, err = process.communicate(timeout=timeout)
     assert process.returncode == code, (out, err)
     return out, err
 
 
-def until(what, process=None, seconds=120):
+def until(what, process=None, seconds=600):
     """Wait for something, and give it back."""
     deadline = time.monotonic() + seconds
     while not (found := what()):

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ray = pytest.importorskip(
-    "ray", reason="Ray is not installed here; `make test-ray` has an environment with it"
-)
+pytest.importorskip("ray", reason="Ray is not installed here; `make test-ray` has an environment with it")
 
 from mechplateau.runs import load_run
 
@@ -38,6 +36,8 @@ def test_the_template_is_a_script_that_bash_reads():
 
 @pytest.mark.slow
 def test_it_runs_a_sweep_on_two_nodes_and_stops_them(tmp_path):
+    import ray
+
     programs = tmp_path / "bin"
     programs.mkdir()
     own = {"hostname": f"echo {ray.util.get_node_ip_address()}"}  # Ray takes 127.0.0.1 for this too

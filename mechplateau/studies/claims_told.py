@@ -25,6 +25,8 @@ OLD_DEFINITION = (
 
 def counts(outcomes: Sequence[Outcome]) -> str:
     """How many claims hold, fail, and so on, as a sentence."""
+    if not outcomes:
+        return "No claims are made about this."
     found = Counter(outcome.verdict for outcome in outcomes)
     told = [f"{found[name]} {words[found[name] > 1]}" for name, words in _COUNTED.items() if found[name]]
     return f"Of {len(outcomes)} claims {', '.join(told)}."

@@ -9,7 +9,7 @@ import pytest
 
 from mechplateau.studies import study_named, study_names
 from mechplateau.studies.claims import Claim, check, check_all
-from mechplateau.studies.claims_told import claims_page, lines_told
+from mechplateau.studies.claims_told import claims_page, counts, lines_told
 from mechplateau.studies.results import on_record, summaries_of
 
 
@@ -217,3 +217,7 @@ def test_claims_fit_into_80_columns(name):
             assert shown in told, outcome.claim.id
         assert ("changed after" in told) == bool(outcome.claim.changes)
         assert not outcome.runs or f"in range in {outcome.inside} of {outcome.runs} seed" in told
+
+
+def test_what_no_claim_is_about_is_counted_in_words():
+    assert counts([]) == "No claims are made about this."

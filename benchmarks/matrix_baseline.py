@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Sizes:
-    """Those of the preset small, unless told otherwise."""
+    """Those of the preset small, unless others are given."""
 
     vocabulary: int = 22
     n_cells: int = 16

@@ -1,9 +1,9 @@
 """Make the pictures of the site, and the page that shows all figures with their verdicts.
 
-make gallery                                        trains what is missing: under an hour of one core from nothing
+make gallery                                        trains what is missing: hours of one core from nothing
 python docs/_site/gallery.py --figures figures      only collects the figures that are there
 
-What was trained is kept, so that an interrupted call goes on where it stopped.
+What was trained is kept: rerun an interrupted call to resume it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def sgld_step(
     for index, (weight, gradient, center) in enumerate(zip(weights, gradients, start, strict=True)):
         mask = None if masks is None else masks[index]
         away = weight - center
-        moved += away.square().flatten(1).sum(1)
+        moved += away.square().reshape(len(away), -1).sum(1)  # a parameter may be one number
         drift = gradient.mul(n_beta)
         if localization > 0:
             drift.add_(away.mul_(localization))

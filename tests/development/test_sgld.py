@@ -53,6 +53,23 @@ def test_a_step_by_hand():
     assert weight[0, 1].item() == -1.0
 
 
+def test_a_parameter_may_be_one_number():
+    """As the bias of a read-out with one output may be."""
+    weight, start = torch.tensor([2.0, 4.0], dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)
+    noise = [
+        torch.empty((), dtype=torch.float64).normal_(generator=torch.Generator().manual_seed(s))
+        for s in (5, 6)
+    ]
+    generators = [torch.Generator().manual_seed(seed) for seed in (5, 6)]
+    gradient = torch.tensor([0.5, 3.0], dtype=torch.float64)
+    moved = sgld_step(
+        [weight], [gradient], [start], generators, step_size=0.01, n_beta=10.0, localization=4.0
+    )
+    assert moved.tolist() == [1.0, 9.0]
+    expected = [2 - 0.005 * (5 + 4) + 0.1 * float(noise[0]), 4 - 0.005 * (30 + 12) + 0.1 * float(noise[1])]
+    assert weight.tolist() == pytest.approx(expected, abs=1e-14)
+
+
 def test_the_first_draw_is_the_model_itself():
     trace = sample(mlp(), squared, rows(), dataclasses.replace(SETTINGS, burn_in=0))
     assert (trace.losses[:, 0] == trace.at_start[0]).all()

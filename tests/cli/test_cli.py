@@ -93,7 +93,7 @@ def test_train_show_list_report(run_cli):
     code, out, _ = run_cli("show", run.name[:8])
     assert code == 0
     assert "(finished)" in out
-    assert re.search(r"Solved \(accuracy ≥ 0\.95\) +no, up to step 8 ", out)
+    assert re.search(r"Solved \(accuracy ≥ 0\.95\) +no, up to step 8 *$", out, re.MULTILINE)
     code, out, _ = run_cli("list")
     assert "8/8" in out
     code, out, _ = run_cli("report", run.name)

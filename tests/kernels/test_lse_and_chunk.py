@@ -272,7 +272,7 @@ MANY = mk.Codes(torch.zeros(70).long(), torch.zeros(70).long())
 @pytest.mark.parametrize(
     ("way", "options", "message"),
     [
-        ("lse", {"row_statistics": True}, "cannot tell the largest weight"),
+        ("lse", {"row_statistics": True}, "cannot give the largest weight"),
         ("lse", {"soft_cap": 2.0}, "no soft cap"),
         ("lse", {"allowed": mk.Offsets(0, 9)}, "no allowed set and no intervention"),
         ("lse", {"intervene": mk.First(1), "c": 0.0}, "no allowed set and no intervention"),

@@ -212,5 +212,7 @@ def test_a_failed_run_is_one_line(toy, tmp_path, monkeypatch):
         return [SweepResult(config, tmp_path / "x", "failed", "it broke") for config in configs]
 
     monkeypatch.setattr(training, "sweep", failing)
-    with pytest.raises(UserError, match=r"x: failed: it broke \(and 1 more\); run the command again"):
+    with pytest.raises(
+        UserError, match=r"x: failed: it broke \(and 1 more\); rerun the same command to resume"
+    ):
         ensure(RECIPES, ["mws", "copy"], [0], "small", runs_dir=tmp_path)

@@ -98,6 +98,8 @@ def check_precision(op: str, precision: str) -> None:
 
 
 def check_factor(op: str, c: float | Tensor, q: Tensor) -> None:
+    if isinstance(c, (int, float)):  # asked first: while tracing, a number has no attributes to ask for
+        return
     if not isinstance(c, Tensor):
         if isinstance(c, (str, bytes)) or not hasattr(c, "__float__"):
             raise TypeError(f"{op}: c: expected a float or a 0-d tensor; got {type(c).__name__}")

@@ -55,7 +55,7 @@ def obstacle(
         known = " and ".join(str(x).removeprefix("torch.") for x in DTYPES[device])
         return f"torch's kernel is used for {known} there, and q is {q.dtype}"
     if kind.statistics == "all":
-        return 'it cannot give the largest weight of a row; row_statistics="entropy" it can'
+        return 'it cannot give the largest weight of a row, only its entropy (row_statistics="entropy")'
     if kind.soft_cap:
         return "torch's kernel takes no soft cap"
     if any(x is not None for x in others):

@@ -23,8 +23,8 @@ Chains are short (2 chains of 40 draws, and 30 at the paper's size), nβ and γ 
 [what verdicts mean](ideas/learning-coefficient.md). `local` says that the chains stayed near the model, not that λ̂ is
 well known: the chains' sd may be more than half of λ̂.
 
-`mechplateau figure development/1 --scale small` draws λ̂ over training, `development/2` by component, `development/3` the
-scan of settings; 4 and 5 are matrix completion (`--scale tiny`).
+`mechplateau figure development/1 --scale small` draws λ̂ over training, `development/2` by component, `development/3`
+the scan of settings; 4 and 5 are matrix completion (`--scale tiny`).
 """
 _SCALES = (("mws", "small"), ("mws", "paper"), ("mc", "tiny"))
 _WHAT = {"mws": "moving window sum", "mc": "matrix completion"}

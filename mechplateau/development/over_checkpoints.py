@@ -243,7 +243,7 @@ def _made_by(
     for result in results:
         if result.outcome == "failed":
             step, said = work[result.job.folder][0], result.message.removeprefix("mechplateau: ")
-            raise UserError(f"step {step}: {said}; give the same command again to go on")
+            raise UserError(f"step {step}: {said}; rerun the same command to resume")
 
 
 def _curvature(

@@ -188,7 +188,7 @@ def record_elsewhere(
     for label, result in zip(work, results, strict=True):
         if result.outcome == "failed":
             said = result.message.removeprefix("mechplateau: ")
-            raise UserError(f"{label}: {said}; give the same command again to go on")
+            raise UserError(f"{label}: {said}; rerun the same command to resume")
     return broken
 
 

@@ -194,7 +194,7 @@ def test_what_fails_elsewhere_is_named_and_the_rest_is_kept(run, monkeypatch):
     given = {**SETTINGS, "draws": 4}
     for step in run.steps:
         curvature_of(run, step, 8, 0, None, "cpu")
-    with pytest.raises(UserError, match=r"^step 3: no space; give the same command again to go on$"):
+    with pytest.raises(UserError, match=r"^step 3: no space; rerun the same command to resume$"):
         llc_over_run(run, [0, 3, 6], **given, executor=Failing())
     assert not [path for path in run.path.glob("notes/**/*") if path.name.startswith(".")]
     made = []

@@ -80,21 +80,21 @@ def test_a_command_that_is_killed_leaves_nothing_running(cluster, alone, tmp_pat
     until(lambda: far(runs), command)
     command.kill()
     command.communicate()
-    until(lambda: not jobs(cluster), seconds=60)
-    if not collect:
-        assert [load_run(path).status for path in runs.glob("mws-*")] == ["interrupted"] * 2
+    until(lambda: not jobs(cluster), seconds=60)  # Ray ends them, as kill -9 would: nothing is saved any more
     ended(begun(*SWEEP, *collect, address=cluster.address, cwd=tmp_path))
     assert [path.name for path in runs.iterdir() if path.name.startswith(".")] == []
     assert_equal_to(alone, runs)
 
 
 def test_a_run_that_another_command_works_on_is_named(cluster, tmp_path):
-    first = begun(*SWEEP, address=cluster.address, cwd=tmp_path)
+    endless = (*SWEEP, "--set=training.steps=1000000")
+    first = begun(*endless, address=cluster.address, cwd=tmp_path)
     until(lambda: far(tmp_path / "runs"), first)
-    second = begun(*SWEEP, "--jobs=2", address=None, cwd=tmp_path)
+    second = begun(*endless, "--jobs=2", address=None, cwd=tmp_path)
     out, err = ended(second, code=1)
     assert (out + err).count("another process is") == 2
-    ended(first)
+    first.send_signal(signal.SIGINT)
+    ended(first, code=130)
 
 
 SCRIPT = """
@@ -114,7 +114,7 @@ class Cell(MovingWindowSum):
     name: Literal["cell"] = "cell"
     fails: bool = False
     def _sample(self, batch, generator, device):
-        if self.fails:
+        if self.fails and batch == 8:  # not while its configuration is checked
             print("about to fail")
             raise OSError("no such text")
         return (super()._sample(batch, generator, device) + OFFSET) % 5

@@ -59,7 +59,7 @@ class Rate:
         self._begin = 0.0
 
     def on_step(self, step: int, row: Row | None) -> None:
-        """Begins after the first step that it hears of, since what is made at a first step is slow."""
+        """Begins after the first step that it receives: what is built at a first step takes longer."""
         if self._first is None:
             if step > 0:
                 self._first, self._begin = step, self._now()

@@ -194,7 +194,7 @@ def test_a_device_that_only_the_nodes_have_is_theirs(make_series, tmp_path: Path
             return [JobResult(job, "failed", f"on {job.arguments['config']['device']}") for job in jobs]
 
     arguments = {"config": SeriesConfig(device="cuda:7"), "prompts": PROMPTS, "folder": tmp_path / "kept"}
-    with pytest.raises(UserError, match=r"^step0: on cuda:7; give the same command again"):
+    with pytest.raises(UserError, match=r"^step0: on cuda:7; rerun the same command to resume"):
         analyze_series(make_series([0]), **arguments, executor=Cluster())
     with pytest.raises(UserError, match="device: "):
         analyze_series(tmp_path / "series", **arguments)

@@ -1,7 +1,7 @@
-"""Sample learning coefficients of a run on record: `python benchmarks/record_coefficients.py lr-true:1 --runs-dir D`.
+"""Sample learning coefficients of runs on record: `python benchmarks/record_coefficients.py lr-true:1 --runs-dir D`.
 
-Eight checkpoints of the run, with the settings that its task gives as the paper's. Each is kept beside the run, so that
-`--checkpoints 4` does the first four, and the same command goes on. What there is so far goes into the study's
+Eight checkpoints of each run, with the settings that its task gives as the paper's. Each is kept beside the run, so
+that `--checkpoints 4` does the first four, and the same command goes on. What there is so far goes into the study's
 `results/coefficients.csv`, one line a checkpoint, each with its verdict; the run's line in `runs.csv` gets the numbers
 that claims read off them. Nothing is committed.
 """
@@ -23,6 +23,7 @@ from mechplateau.studies import study_named
 from mechplateau.studies.recipes import PAPER
 from mechplateau.studies.results import line_of, read_results
 from mechplateau.studies.stages.checkpoints import chosen_steps
+from mechplateau.studies.study import Study
 from mechplateau.studies.training import finished_runs
 
 KEY = ["recipe", "seed", "step"]
@@ -35,33 +36,39 @@ def sampled(run: Run, end: int, most: int | None) -> pd.DataFrame:
     return llc_over_run(run, steps, **run.task.llc_settings["published"]).table
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", metavar="RECIPE:SEED")
-    parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
-    parser.add_argument("--checkpoints", type=int, help="the first so many; all if left out")
-    asked = parser.parse_args()
-    study = study_named("stages")
-    recipe, _, seed = asked.run.partition(":")
-    runs = finished_runs(study.recipes, recipe, [int(seed)], PAPER, asked.runs_dir)
+def put(study: Study, recipe: str, seed: int, runs_dir: Path, most: int | None) -> str:
+    """Put the coefficients of one run on record; returns what there is now."""
+    runs = finished_runs(study.recipes, recipe, [seed], PAPER, runs_dir)
     if not runs:
-        sys.exit(f"{asked.run}: no finished run of it in {asked.runs_dir}")
+        raise UserError(f"{recipe}:{seed}: no finished run of it in {runs_dir}")
     (run,) = runs.values()
-    try:
-        table = sampled(run, study.recipes[recipe].steps(PAPER), asked.checkpoints)
-    except UserError as error:
-        sys.exit(str(error))
+    table = sampled(run, study.recipes[recipe].steps(PAPER), most)
     results = STUDIES / study.name / "results"
-    lines = table.drop(columns=LEFT_OUT).assign(recipe=recipe, seed=int(seed))
+    lines = table.drop(columns=LEFT_OUT).assign(recipe=recipe, seed=seed)
     lines = lines[KEY + [name for name in lines if name not in KEY]]
     path = results / "coefficients.csv"
     old = pd.read_csv(path) if path.is_file() else lines.iloc[:0]
     both = pd.concat([old, lines]) if len(old) else lines
     both = both.drop_duplicates(KEY, keep="last").sort_values(KEY)
     write_text(path, both.to_csv(index=False, float_format="%.6g"))
-    line = pd.DataFrame([line_of(study, recipe, int(seed), PAPER, run)])
-    put_on_record(study, results / "runs.csv", read_results(results / "runs.csv"), line, asked.runs_dir)
-    print(f"{asked.run}: {len(table)} of 8 checkpoints in {path}")
+    line = pd.DataFrame([line_of(study, recipe, seed, PAPER, run)])
+    put_on_record(study, results / "runs.csv", read_results(results / "runs.csv"), line, runs_dir)
+    return f"{recipe}:{seed}: {len(table)} of 8 checkpoints in {path}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", metavar="RECIPE:SEED", nargs="+")
+    parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
+    parser.add_argument("--checkpoints", type=int, help="the first so many; all if left out")
+    asked = parser.parse_args()
+    study = study_named("stages")
+    for name in asked.runs:
+        recipe, _, seed = name.partition(":")
+        try:
+            print(put(study, recipe, int(seed), asked.runs_dir, asked.checkpoints), flush=True)
+        except UserError as error:
+            sys.exit(str(error))
 
 
 if __name__ == "__main__":

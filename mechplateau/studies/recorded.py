@@ -35,10 +35,12 @@ class Reading:
     Attributes:
         columns: of all the columns of a run's table, those that are looked at. Takes the configuration, too.
         numbers: the numbers of such a table.
+        beside: the numbers that are read off other files in the folder of results. Takes the folder, recipe and seed.
     """
 
     columns: Callable[[RunConfig, Sequence[str]], Sequence[str]]
     numbers: Callable[[pd.DataFrame, RunConfig], Numbers]
+    beside: Callable[[Traversable | Path, str, int], Numbers] = lambda results, recipe, seed: {}
 
 
 def recorded_table(reading: Reading, metrics: pd.DataFrame, config: RunConfig) -> pd.DataFrame:

@@ -104,7 +104,8 @@ def read_again(study: Study, table: pd.DataFrame, results: Path) -> pd.DataFrame
             continue
         # Where a run starts from plays no part in how its table is read.
         config = RunConfig.parse(study.recipes[recipe].data(seed, scale))
-        lines.append({**line, **rounded(study.reading.numbers(found, config)), "definition": None})
+        numbers = study.reading.numbers(found, config) | study.reading.beside(results, recipe, seed)
+        lines.append({**line, **rounded(numbers), "definition": None})
     return pd.DataFrame(lines)
 
 

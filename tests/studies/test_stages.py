@@ -13,13 +13,14 @@ from mechplateau.studies.claims import check
 from mechplateau.studies.missing import hours_of, missing_runs
 from mechplateau.studies.recipes import PAPER, Recipe
 from mechplateau.studies.recorded import recorded_table
-from mechplateau.studies.results import on_record, summaries_of
+from mechplateau.studies.results import on_record, read_again, summaries_of
 from mechplateau.studies.stages import checkpoints
 from mechplateau.studies.stages.recipes import LR_END
 from mechplateau.studies.stages.released import released_regression, released_value
 from mechplateau.studies.stages.summary import (
     INDICES,
     coefficient_numbers,
+    coefficients_on_record,
     language_numbers,
     numbers_of_table,
     regression_numbers,
@@ -112,6 +113,37 @@ def test_numbers_of_a_language_model_by_hand():
     for name, value in expected.items():
         assert found[name] == pytest.approx(value), name
     assert found["gram_gain_4"] is None
+
+
+def test_coefficients_on_record_are_read_again_and_belong_to_their_run(tmp_path):
+    """Another run's results may be put on record from a folder where no chain was sampled."""
+    lines = pd.DataFrame(
+        {
+            "recipe": "lr-true",
+            "seed": 1,
+            "step": [984, 2843, 5050],
+            "llc": [18.0, 70.0, 120.0],
+            "paired": [18.6, 70.0, 123.7],
+            "loss": [4.0, 3.22, 2.47],
+            "mean_loss": [4.43, 4.5, 4.42],
+            "trivial_loss": 4.125,
+            "n_beta": 66.667,
+        }
+    )
+    lines.to_csv(tmp_path / "coefficients.csv", index=False)
+    found = coefficients_on_record(tmp_path, "lr-true", 1)
+    assert found["llc_slope"] == pytest.approx(66.667 / 66.667, abs=0.01)
+    assert found["llc_over_trivial"] == pytest.approx(0.295)
+    assert found["llc_off"] < 0.1
+    assert coefficients_on_record(tmp_path, "lr-true", 0) == {}
+    assert coefficients_on_record(tmp_path / "nothing", "lr-true", 1) == {}
+
+
+def test_the_record_says_what_its_files_give():
+    record = on_record(STUDY)
+    again = read_again(STUDY, record, STUDY.results)
+    names = list(record.columns)[list(record.columns).index("definition") + 1 :]
+    pd.testing.assert_frame_equal(again[names].astype(float), record[names].astype(float))
 
 
 def test_what_is_put_on_record_gives_the_same_numbers():

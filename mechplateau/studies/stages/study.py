@@ -9,7 +9,12 @@ from mechplateau.studies.stages.claims import CLAIMS
 from mechplateau.studies.stages.figures import ELSEWHERE, FIGURES
 from mechplateau.studies.stages.recipes import RECIPES
 from mechplateau.studies.stages.story import stage_sections
-from mechplateau.studies.stages.summary import columns_read, numbers, numbers_of_table
+from mechplateau.studies.stages.summary import (
+    coefficients_on_record,
+    columns_read,
+    numbers,
+    numbers_of_table,
+)
 from mechplateau.studies.study import Study
 
 STUDY = Study(
@@ -21,6 +26,6 @@ STUDY = Study(
     numbers=numbers,
     sections=stage_sections,
     elsewhere=ELSEWHERE,
-    reading=Reading(columns_read, numbers_of_table),
+    reading=Reading(columns_read, numbers_of_table, coefficients_on_record),
     results=resources.files("mechplateau.studies.stages") / "results",
 )

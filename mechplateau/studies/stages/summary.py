@@ -25,11 +25,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.resources.abc import Traversable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from mechplateau.config import RunConfig
+from mechplateau.development.affine import affine_check
 from mechplateau.development.of_runs import kept_llcs
 from mechplateau.runs import Run
 from mechplateau.studies.numbers import Numbers
@@ -59,6 +62,7 @@ _READ_OF_TEXT = (
     "repeat_repetition",
     "icl",
 )
+_OF_COEFFICIENTS = ("llc_r", "llc_slope", "llc_over_trivial", "llc_off")
 _LEARNED = 2.0
 """Repeat gain, in nats, from which on a model copies from the first half."""
 
@@ -71,20 +75,43 @@ def numbers(run: Run, scale: str) -> Numbers:
 def coefficient_numbers(run: Run) -> Numbers:
     """Of λ̂ at the run's checkpoints with the paper's settings; all None where fewer than three were sampled."""
     wanted = run.task.llc_settings["published"]
-    found = next((kept for kept in kept_llcs(run) if _sampled_so(kept.table, wanted)), None)
-    if found is None or found.affine.slope is None:
-        return dict.fromkeys(("llc_r", "llc_slope", "llc_over_trivial", "llc_off"))
-    table = found.table
-    released = [released_value(run.config.seed, int(step), "llc") for step in table["step"]]
-    regression = isinstance(run.task, InContextRegression)
+    found = next((kept.table for kept in kept_llcs(run) if _sampled_so(kept.table, wanted)), None)
+    if found is None:
+        return dict.fromkeys(_OF_COEFFICIENTS)
+    released = run.config.seed if isinstance(run.task, InContextRegression) else None
+    return _of_coefficients(found, wanted["n_beta"], released)
+
+
+def coefficients_on_record(results: Traversable | Path, recipe: str, seed: int) -> Numbers:
+    """The same, of the coefficients that are on record for a run (`coefficients.csv`); nothing where none are."""
+    file = results / "coefficients.csv"
+    if not file.is_file():
+        return {}
+    with file.open("r", encoding="utf-8") as opened:
+        table = pd.read_csv(opened)
+    table = table[(table["recipe"] == recipe) & (table["seed"] == seed)]
+    if table.empty:
+        return {}
+    return _of_coefficients(table, float(table["n_beta"].iloc[0]), seed if recipe.startswith("lr-") else None)
+
+
+def _of_coefficients(table: pd.DataFrame, n_beta: float, released: int | None) -> Numbers:
+    """Of one run's table; compared with the released model of a seed, if there is one."""
+    llcs, losses = (table[name].to_numpy(float, na_value=np.nan).tolist() for name in ("llc", "loss"))
+    affine = affine_check(llcs, losses, n_beta)
+    if affine.slope is None:
+        return dict.fromkeys(_OF_COEFFICIENTS)
+    others = [
+        None if released is None else released_value(released, int(step), "llc") for step in table["step"]
+    ]
     off = [
         abs(float(own) - other)
-        for own, other in zip(table["paired"], released, strict=True)
-        if regression and other is not None and not pd.isna(own)
+        for own, other in zip(table["paired"], others, strict=True)
+        if other is not None and not pd.isna(own)
     ]
     return {
-        "llc_r": found.affine.r,
-        "llc_slope": found.affine.slope / -found.n_beta,
+        "llc_r": affine.r,
+        "llc_slope": affine.slope / -n_beta,
         "llc_over_trivial": float((table["mean_loss"] - table["trivial_loss"]).min()),
         "llc_off": max(off, default=None),
     }
@@ -214,6 +241,7 @@ __all__ = [
     "at",
     "best_heads",
     "coefficient_numbers",
+    "coefficients_on_record",
     "columns_read",
     "first_above",
     "language_numbers",

@@ -112,20 +112,8 @@ def patch_parameters(
     if not identity:
         require_other_weights(recipient, donor)
     chosen = components(recipient) if moved is None else moved
+    _check_moved(chosen, own)
     every: set[Slot] = {(name, None) for name in own}
-    if not isinstance(chosen, Mapping):
-        raise UserError(f"moved: expected label → pairs (weights, head or None), got {type(chosen).__name__}")
-    if not chosen or not all(chosen.values()):
-        raise UserError("moved: expected at least one label, and weights for each, got none")
-    for label, slots in chosen.items():
-        if any(isinstance(slot, str) or len(slot) != 2 for slot in slots):
-            raise UserError(f"{label}: expected pairs (weights, head or None), got {list(slots)}")
-        for name, head in slots:
-            head = head if head is None else whole_number(head, f"{label}: head")
-            if name not in own or (head is not None and not 0 <= head < own[name].shape[0]):
-                raise UserError(
-                    f"{label}: no such weights {name!r}{'' if head is None else f', head {head}'}"
-                )
 
     def measured(model: HookedTransformer) -> np.ndarray:
         """`[3, batch]`: means over rows."""
@@ -138,6 +126,28 @@ def patch_parameters(
             lines.append((label, "moved", measured(recipient)))
         with _swapped(own, given, every, keep=slots):
             lines.append((label, "kept", measured(recipient)))
+    return _table(base, best, lines).assign(n=len(tokens))
+
+
+def _check_moved(moved: object, own: Mapping[str, Tensor]) -> None:
+    """Raises UserError where these are not labels of slots that a model with the parameters `own` has."""
+    if not isinstance(moved, Mapping):
+        raise UserError(f"moved: expected label → pairs (weights, head or None), got {type(moved).__name__}")
+    if not moved or not all(moved.values()):
+        raise UserError("moved: expected at least one label, and weights for each, got none")
+    for label, slots in moved.items():
+        if any(isinstance(slot, str) or len(slot) != 2 for slot in slots):
+            raise UserError(f"{label}: expected pairs (weights, head or None), got {list(slots)}")
+        for name, head in slots:
+            head = head if head is None else whole_number(head, f"{label}: head")
+            if name not in own or (head is not None and not 0 <= head < own[name].shape[0]):
+                raise UserError(
+                    f"{label}: no such weights {name!r}{'' if head is None else f', head {head}'}"
+                )
+
+
+def _table(base: np.ndarray, best: np.ndarray, lines: list[tuple[str, str, np.ndarray]]) -> pd.DataFrame:
+    """What `patch_parameters` returns, but for `n`: `lines` are label, mode and measures, `[3, batch]` each."""
     each = np.array([base, best, *(measures for _, _, measures in lines)])
     values, errors = each.mean(axis=-1), standard_error(each - base, axis=-1)
     table = pd.DataFrame(
@@ -151,7 +161,7 @@ def patch_parameters(
         table[f"recovered_{name}"] = recovered(values[:, i], base[i], best[i])
     for i, name in enumerate(MEASURES):
         table[f"{name}_se"] = errors[:, i]
-    return table.assign(n=len(tokens))
+    return table
 
 
 @contextmanager

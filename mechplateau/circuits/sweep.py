@@ -110,14 +110,7 @@ def patch_sweep(
         tokens = tokens.tokens
     if isinstance(donor_tokens, Batch):
         donor_tokens = tokens_of(donor_tokens)
-    inputs = inputs_of(recipient, tokens)
-    donor_inputs = inputs if donor_tokens is None else inputs_of(donor, donor_tokens)
-    if donor_inputs.shape != inputs.shape:
-        raise UserError(
-            f"donor_tokens: expected {list(tokens.shape)}, as tokens, "
-            f"got {[len(donor_inputs), donor_inputs.shape[1] + 1]}"
-        )
-    inputs_of(donor, tokens)
+    inputs, donor_inputs = _inputs(recipient, donor, tokens, donor_tokens)
     require_alike_written(recipient, donor)
     if not identity:
         require_other_activations(recipient, donor, inputs, donor_inputs)
@@ -213,6 +206,24 @@ def _plain(
         bars(chosen.progress),
     )
     return result_of(totals, estimates, base, best, 1)
+
+
+def _inputs(
+    recipient: HookedTransformer,
+    donor: HookedTransformer,
+    tokens: Int[Tensor, "batch seq"],
+    donor_tokens: Int[Tensor, "batch seq"] | None,
+) -> tuple[Tensor, Tensor]:
+    """What each model sees: its sequences without their last token; both models can take both."""
+    inputs = inputs_of(recipient, tokens)
+    donor_inputs = inputs if donor_tokens is None else inputs_of(donor, donor_tokens)
+    if donor_inputs.shape != inputs.shape:
+        raise UserError(
+            f"donor_tokens: expected {list(tokens.shape)}, as tokens, "
+            f"got {[len(donor_inputs), donor_inputs.shape[1] + 1]}"
+        )
+    inputs_of(donor, tokens)
+    return inputs, donor_inputs
 
 
 def _check_method(method: str) -> None:

@@ -17,12 +17,12 @@ from mechplateau.development.curvature import hessian
 from mechplateau.development.data import Batches, Fresh, as_batches
 from mechplateau.development.estimator import Estimate, estimate_from, stability_of
 from mechplateau.development.sgld import sample
-from mechplateau.development.traces import AllChainsLost, Sampling, Trace
+from mechplateau.development.traces import AllChainsLost, Sampling
 from mechplateau.development.verdicts import STEP_LIMIT
 from mechplateau.development.weights import Losses, Model, Parts
 from mechplateau.errors import UserError
 from mechplateau.objectives import Batch
-from mechplateau.progress import Bar, Progress, bars, part_of
+from mechplateau.progress import Progress, bars, part_of
 from mechplateau.tasks import TaskBase
 
 
@@ -106,27 +106,16 @@ def llc(
     if h_max is not None:
         _warn_of_large_steps(sampling, h_max)
     sets = 2 if elasticity else 1
-
-    def run(settings: Sampling, same: Trace | None, bar: Bar) -> Trace:
-        return sample(
-            model,
-            losses,
-            batches,
-            settings,
-            parts=parts,
-            paired=paired,
-            stacked=stacked,
-            chains_at_once=chains_at_once,
-            same=same,
-            progress=part_of(bar),
-        )
-
+    how: dict[str, Any] = {
+        "parts": parts, "paired": paired, "stacked": stacked, "chains_at_once": chains_at_once
+    }  # fmt: skip
     doubled, lost = None, False
     with closing(bars(progress)(total=sets * sampling.chains * sampling.steps, desc="chain steps")) as bar:
-        trace = run(sampling, None, bar)
+        trace = sample(model, losses, batches, sampling, **how, progress=part_of(bar))
         if elasticity:
             try:
-                doubled = run(dataclasses.replace(sampling, n_beta=2 * sampling.n_beta), trace, bar)
+                twice = dataclasses.replace(sampling, n_beta=2 * sampling.n_beta)
+                doubled = sample(model, losses, batches, twice, **how, same=trace, progress=part_of(bar))
             except AllChainsLost:
                 lost = True  # the estimate stays as it is, without an elasticity
     return estimate_from(trace, trivial_loss=trivial_loss, doubled=doubled, doubled_lost=lost, h_max=h_max)

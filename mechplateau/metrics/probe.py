@@ -109,11 +109,7 @@ def fit_probe(
     if len(values) < 2:
         raise UserError(f"probe: all training rows have the label {values[0]}; a probe needs at least two")
     if standardize:
-        mean, deviation = train.mean(axis=0), train.std(axis=0)
-        # A constant feature has no information; divided by its deviation, only rounding noise would be left.
-        deviation[deviation <= 1e-7 * np.abs(mean)] = np.inf
-        deviation[deviation == 0] = np.inf
-        train, test = (train - mean) / deviation, (test - mean) / deviation
+        train, test = _standardized(train, test)
     if kind == "mlp":
         # Fitted in single precision, like the models that are probed: half as long again in double.
         train, test = train.astype(np.float32), test.astype(np.float32)
@@ -203,6 +199,15 @@ def _tested(groups: np.ndarray | None, n_first: int, n_samples: int) -> tuple[np
         )
         return after, 1.0
     return after[~known], float(known.mean())
+
+
+def _standardized(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both, less the training samples' mean and divided by their deviation."""
+    mean, deviation = train.mean(axis=0), train.std(axis=0)
+    # A constant feature has no information; divided by its deviation, only rounding noise would be left.
+    deviation[deviation <= 1e-7 * np.abs(mean)] = np.inf
+    deviation[deviation == 0] = np.inf
+    return (train - mean) / deviation, (test - mean) / deviation
 
 
 def _control_labels(inputs: np.ndarray, labels: np.ndarray, random: np.random.Generator) -> np.ndarray:

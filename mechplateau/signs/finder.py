@@ -180,15 +180,8 @@ def find_plateau(
             "find_plateau: expected increasing steps; got a repeated or earlier one; sort the table"
         )
     finite = np.isfinite(y)
-    n_finite = int(finite.sum())
-    if n_finite < _MIN_ROWS:
-        recorded = "loss was" if n_finite == 1 else "losses were"
-        return _none(
-            f"Only {n_finite} finite {recorded} recorded; at least {_MIN_ROWS} are needed to find a plateau."
-        )
-    if 2 * n_finite < len(y):
-        return _none(f"Only {n_finite} of {len(y)} losses are finite, less than half of them.")
-
+    if (too_few := _too_few(finite)) is not None:
+        return too_few
     curve = _smooth(t[finite], y[finite])
     whole_fall = curve.initial - curve.final
     if whole_fall <= _NOISE_RATIO * curve.noise:
@@ -202,6 +195,24 @@ def find_plateau(
     if not plateaus:
         return (_on_a_plateau_now(curve) if running else None) or _not_found(curve, candidates, min_stay)
 
+    return _found(curve, plateaus)
+
+
+def _too_few(finite: Array) -> Plateau | None:
+    """Why so few finite losses show nothing; None: they are enough."""
+    n_finite = int(finite.sum())
+    if n_finite < _MIN_ROWS:
+        recorded = "loss was" if n_finite == 1 else "losses were"
+        return _none(
+            f"Only {n_finite} finite {recorded} recorded; at least {_MIN_ROWS} are needed to find a plateau."
+        )
+    if 2 * n_finite < len(finite):
+        return _none(f"Only {n_finite} of {len(finite)} losses are finite, less than half of them.")
+    return None
+
+
+def _found(curve: _Curve, plateaus: Sequence[_Candidate]) -> Plateau:
+    """The lowest of the long plateaus; of those that share its steps, the one whose fall is the sharpest."""
     longest = max(c.leave - c.start for c in plateaus)
     lowest = min((c for c in plateaus if c.leave - c.start >= longest / 5), key=lambda c: c.level)
     same = [c for c in plateaus if c.start < lowest.leave and c.leave > lowest.start]

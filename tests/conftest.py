@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 # Before torch: two test processes on two cores would otherwise fight over them.
@@ -64,3 +67,42 @@ class _HeardBar:
 def heard() -> Heard:
     """A `progress` to hand to what is tested."""
     return Heard()
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels' fresh memory holds NaN, so that whatever one leaves unwritten shows."""
+    from mechplateau_kernels import _launch
+    from mechplateau_kernels.attention import launch, tiled_launch
+    from mechplateau_kernels.cosine import launch as cosine_launch
+
+    def allocate(shape, dtype, device):
+        return torch.full(shape, math.nan, dtype=dtype, device=device)
+
+    for module in (_launch, launch, tiled_launch, cosine_launch):
+        monkeypatch.setattr(module, "allocate", allocate)
+
+
+@pytest.fixture
+def run_cases(cases):
+    """Runs files of `cases` in a process of its own: fails unless each selected case passed, and each file had some."""
+
+    def run(files, selection, **environment):
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TRITON_INTERPRET", "PYTEST_"))}
+        options = ["-m", selection, "--tb=short", "-p", "no:cacheprovider"]
+        # Without the main package's plugins, which are not needed, nor there on every machine.
+        options += ["-o", "addopts=--strict-markers --import-mode=importlib"]
+        # Triton 3.6's interpreter, of loops whose bounds are known at run time only.
+        options += ["-W", "ignore:Conversion of an array with ndim:DeprecationWarning"]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *(str(cases / file) for file in files), *options],
+            env=inherited | {"OMP_NUM_THREADS": "1"} | environment,
+            cwd=cases.parents[2],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
+        assert " passed" in done.stdout
+        assert all(f"{file} " in done.stdout for file in files), done.stdout
+
+    return run

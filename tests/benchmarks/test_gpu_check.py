@@ -14,6 +14,11 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu_check.py"
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 
 
+def test_its_sections_in_the_interpreter(run_cases):
+    pytest.importorskip("triton", reason="the interpreter comes with triton")
+    run_cases(["gpu_check_cases.py"], "not slow", TRITON_INTERPRET="1", CUDA_VISIBLE_DEVICES="")
+
+
 @needs_no_gpu
 def test_without_a_gpu_it_runs_to_the_end_and_measures_nothing(tmp_path):
     done = subprocess.run(

@@ -8,7 +8,7 @@ pytest.importorskip("triton", reason="the interpreter comes with triton")
 FILES = {
     "attention": ["attention_cases.py", "exact_cases.py"],
     "cosine_and_tiled": ["cosine_cases.py", "tiled_cases.py"],
-    "operations": ["operation_cases.py", "gpu_check_cases.py"],
+    "operations": ["operation_cases.py"],
 }
 INTERPRETER = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
 

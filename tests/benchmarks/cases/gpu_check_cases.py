@@ -22,7 +22,10 @@ from mechplateau_kernels.attention import chunk, launch, lse, tiled_launch
 from mechplateau_kernels.attention import ops as attention_ops
 from mechplateau_kernels.cosine import ops as cosine_ops
 
-pytestmark = pytest.mark.skipif(not launch.INTERPRETED, reason="on a GPU, gpu_check.py itself runs them")
+pytestmark = [
+    pytest.mark.skipif(not launch.INTERPRETED, reason="on a GPU, gpu_check.py itself runs them"),
+    pytest.mark.usefixtures("poisoned"),
+]
 MODES = [(torch.float32, "tf32x3"), (torch.float16, "tf32")]
 
 

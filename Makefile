@@ -13,7 +13,7 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TL4     := .venv-tl4
 RAY     := .venv-ray
 
-.PHONY: setup demo demo-llm example docs gallery notebooks test tests test-benchmarks test-tl4 test-ray test-slow check lint types benchmarks lock clean
+.PHONY: setup demo demo-llm example docs gallery notebooks test tests test-benchmarks test-notebooks test-tl4 test-ray test-slow check lint types benchmarks lock clean
 
 setup: $(STAMP)
 
@@ -57,11 +57,15 @@ test: lint
 	$(MAKE) --no-print-directory -j2 types tests
 
 tests: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal --ignore tests/benchmarks
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal --ignore tests/benchmarks --ignore tests/notebooks
 
 # The tests of the scripts under benchmarks/.
 test-benchmarks: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal tests/benchmarks
+
+# The notebooks, each from its first cell to its last, but for three that take minutes.
+test-notebooks: $(STAMP)
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal tests/notebooks
 
 # The tests that need no HookedTransformer, on the newest TransformerLens 4: a second environment that sees the first
 # one's packages behind its own.

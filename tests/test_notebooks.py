@@ -1,10 +1,9 @@
-"""The notebooks: nothing of a machine in them, public names only, and each runs from its first cell to its last."""
+"""The notebooks: nothing of a machine in them, and public names only. `tests/notebooks` runs them."""
 
 from __future__ import annotations
 
 import ast
 import importlib
-import os
 import re
 from pathlib import Path
 
@@ -25,9 +24,6 @@ NAMES = (
     "09_stages",
     "10_the_solved_model",
 )
-MINUTES_LONG = ("07_matrix_completion", "09_stages", "10_the_solved_model")
-"""Those that take long, and show nothing when they are made smaller; they run with the slow tests."""
-SECONDS_A_CELL = 180
 LARGEST = 150_000
 """Bytes of a notebook with what it shows."""
 OF_A_MACHINE = re.compile(
@@ -92,32 +88,3 @@ def test_they_use_public_names_only(name):
                     assert not alias.name.startswith("_")
             if isinstance(node, ast.Attribute) and not node.attr.startswith("__"):
                 assert not node.attr.startswith("_"), node.attr
-
-
-@pytest.fixture(scope="module")
-def kernel(tmp_path_factory):
-    """One process for all notebooks, which imports torch once; what one has trained, the next one finds."""
-    from nbclient import NotebookClient
-
-    folder = tmp_path_factory.mktemp("notebooks")
-    client = NotebookClient(nbformat.v4.new_notebook(), timeout=SECONDS_A_CELL, kernel_name="python3")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MECHPLATEAU_RUNS", str(folder / "runs"))
-        patch.delenv("MECHPLATEAU_FULL", raising=False)
-        patch.setenv("IPYTHONDIR", str(folder / "ipython"))
-        patch.setenv("MPLCONFIGDIR", os.environ.get("MPLCONFIGDIR", str(folder / "matplotlib")))
-        with client.setup_kernel(cwd=str(folder)):
-            yield client
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in MINUTES_LONG else ()) for name in NAMES]
-)
-def test_they_run(name, kernel):
-    book = read(name)
-    # No name of the notebook before is left.
-    kernel.nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("%reset -f"), *book.cells])
-    for index, cell in enumerate(kernel.nb.cells):
-        kernel.execute_cell(cell, index)
-    assert all(cell.execution_count for cell in book.cells if cell.cell_type == "code")
-    assert any(cell.get("outputs") for cell in book.cells)

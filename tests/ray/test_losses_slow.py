@@ -84,7 +84,7 @@ def test_a_worker_killed_in_the_middle_of_a_run(cluster, alone, tmp_path, collec
     os.kill(worker, signal.SIGKILL)
     out, err = ended(command)
     assert "raylet" not in out
-    assert "lost (its worker died); it goes on from its last save: retry 1 of 3" in err
+    assert "lost (its worker died); it resumes from its last save: retry 1 of 3" in err
     assert_equal_to(alone(OFTEN), runs)
     listed, _ = ended(begun("list", address=None, cwd=tmp_path))
     assert listed.count("finished") == 2
@@ -104,7 +104,7 @@ def test_a_job_and_its_worker_killed_in_the_middle_of_a_save(cluster, alone, tmp
         halves += half.exists()
     _, err = ended(command)
     assert halves, "no kill came in the middle of a save"
-    assert err.count("it goes on from its last save") >= 3
+    assert err.count("it resumes from its last save") >= 3
     assert_equal_to(alone(*ALWAYS), tmp_path / "runs")
 
 
@@ -136,7 +136,7 @@ def test_a_node_that_goes_away(cluster, alone, tmp_path, collect):
     assert len(brought) > 0
     assert reached[-1] - brought[-1] <= 500
     _, err = ended(command)
-    assert "it goes on from its last save: retry 1 of 3" in err
+    assert "it resumes from its last save: retry 1 of 3" in err
     assert_equal_to(alone(OFTEN), tmp_path / "runs")
 
 

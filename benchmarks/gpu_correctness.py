@@ -72,13 +72,13 @@ def poisoned() -> Iterator[None]:
 
 def exact_integers(section: Section, device: str, shapes=None, modes=MODES) -> None:
     """Bit-equality on small integers: what a miscompilation cannot pass by luck."""
-    place = torch.device(device)
+    torch_device = torch.device(device)
     shapes = shapes or [(1, 16, 16), (16, 64, 64), (17, 40, 24), (32, 256, 256), (33, 48, 48), (64, 256, 256)]
     with poisoned():
         for pos, d_head, d_v in shapes:
             for dtype, precision in modes:
                 for flags in ((True, False, 0), (True, True, 2), (False, True, 1)):
-                    arguments = (place, pos, d_head, d_v, dtype, *flags, precision)
+                    arguments = (torch_device, pos, d_head, d_v, dtype, *flags, precision)
                     masses = "aligned" if flags[2] > 0 else None
                     call = Call(grad_row=masses, grad_set=masses)
                     section.rows.append({
@@ -90,8 +90,9 @@ def exact_integers(section: Section, device: str, shapes=None, modes=MODES) -> N
                     })  # fmt: skip
         for pos, d, _ in shapes:
             for dtype in dict.fromkeys(dtype for dtype, _ in modes):
-                ok = cosine_check.mean_is_exact(place, pos, d, dtype) and all(
-                    cosine_check.pairwise_is_exact(place, pos, d, dtype, each) for each in (True, False)
+                ok = cosine_check.mean_is_exact(torch_device, pos, d, dtype) and all(
+                    cosine_check.pairwise_is_exact(torch_device, pos, d, dtype, each)
+                    for each in (True, False)
                 )
                 name = str(dtype).removeprefix("torch.")
                 section.rows.append({"op": "cosine", "shape": f"T{pos} d{d}", "mode": name, "ok": ok})

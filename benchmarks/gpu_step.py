@@ -111,32 +111,32 @@ def times_on_hooked(section: Section, paper: dict[str, float], device: str = "cu
         )
         return
     config = RunConfig.for_task("mws")
-    task, place = config.task, torch.device(device)
-    measurer = Measurer(Setting(task, config.model, "final", place))
-    generator = torch.Generator(place).manual_seed(0)
+    task, torch_device = config.task, torch.device(device)
+    measurer = Measurer(Setting(task, config.model, "final", torch_device))
+    generator = torch.Generator(torch_device).manual_seed(0)
 
     def new_model() -> Any:
         return build_model(
             config.model, vocab_size=task.vocab_size, n_ctx=task.n_ctx,
-            generator=torch.Generator().manual_seed(0), device=place,
+            generator=torch.Generator().manual_seed(0), device=torch_device,
         )  # fmt: skip
 
     def training(graph: bool, measured: bool) -> Callable[[], object]:
         model = new_model()
-        optimizer = build_optimizer(model, config.training, capturable=graph and place.type == "cuda")
+        optimizer = build_optimizer(model, config.training, capturable=graph and torch_device.type == "cuda")
         captured = GraphedUpdate(model, optimizer, config.training, task.objective) if graph else None
         measure = (
             GraphedMeasurement(model, measurer) if measured else lambda batch: measurer.numbers(model, batch)
         )
 
         def step() -> object:
-            batch = task.batch(config.training.batch_size, generator, place)
+            batch = task.batch(config.training.batch_size, generator, torch_device)
             if captured is None:
                 update(model, optimizer, batch, task.objective)
             else:
                 captured(batch)
             model.eval()
-            row = measurer.row_of(measure(task.batch(64, generator, place)), 1)
+            row = measurer.row_of(measure(task.batch(64, generator, torch_device)), 1)
             model.train()
             return row
 
@@ -154,11 +154,11 @@ def times_on_hooked(section: Section, paper: dict[str, float], device: str = "cu
 
     for where in ("final", "all"):
         model = new_model().eval()
-        measurer = Measurer(Setting(task, config.model, where, place))
+        measurer = Measurer(Setting(task, config.model, where, torch_device))
         graphed = GraphedMeasurement(model, measurer)
         gaps = []
         for _ in range(8):  # the first calls are ordinary ones, the rest replays
-            batch = task.batch(64, generator, place)
+            batch = task.batch(64, generator, torch_device)
             gap = (graphed(batch) - measurer.numbers(model, batch)).abs()
             gaps.append(gap.nan_to_num(torch.inf).max().item())
         section.rows.append({

@@ -29,16 +29,16 @@ def device_named(device: str | torch.device, kinds: tuple[str, ...] = KNOWN) -> 
 
     expected = ", ".join(kinds) + " or cuda:N"
     try:
-        place = torch.device(device)
+        found = torch.device(device)
     except (RuntimeError, TypeError):
         raise ConfigError(f"device: expected {expected}, got {device!r}") from None
-    if place.type not in kinds:
+    if found.type not in kinds:
         raise ConfigError(f"device: expected {expected}, got {str(device)!r}")
-    if place.type == "cuda":
+    if found.type == "cuda":
         number = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if (place.index or 0) >= number:
+        if (found.index or 0) >= number:
             there = f"cuda:0 to cuda:{number - 1}" if number else "none; use cpu"
-            raise ConfigError(f"device: {place} is not there (CUDA devices of this machine: {there})")
-    if place.type == "mps" and not torch.backends.mps.is_available():
+            raise ConfigError(f"device: {found} is not there (CUDA devices of this machine: {there})")
+    if found.type == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("device: mps is not there (only a Mac with Apple's own processor has it); use cpu")
-    return place
+    return found

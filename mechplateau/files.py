@@ -180,11 +180,11 @@ def _mode(path: Path) -> int | None:
         return None
 
 
-def _write_through(place: Path | int, source: Path) -> None:
+def _write_through(target: Path | int, source: Path) -> None:
     # What was printed before comes before.
     print(end="", flush=True)
     print(end="", flush=True, file=sys.stderr)
-    number = place if isinstance(place, int) else os.open(place, os.O_WRONLY)
+    number = target if isinstance(target, int) else os.open(target, os.O_WRONLY)
     with open(number, "wb") as file, source.open("rb") as content:
         shutil.copyfileobj(content, file)
 

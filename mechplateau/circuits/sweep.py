@@ -179,14 +179,14 @@ def _plain(
 ) -> PatchResult:
     """The sweep on a model of any kind."""
     _check_method(chosen.method)
-    place = next(recipient.parameters()).device
-    batch = batch.to(place)
+    device = next(recipient.parameters()).device
+    batch = batch.to(device)
     other = batch if donor_batch is None else donor_batch
     if not isinstance(other, Batch) or other.inputs.shape != batch.inputs.shape:
         raise UserError(
             f"donor_tokens: expected a batch of inputs {list(batch.inputs.shape)}, as the other one"
         )
-    other = other.to(place)
+    other = other.to(device)
     require_alike_written(recipient, donor)
     if not chosen.identity:
         require_other_activations(recipient, donor, batch.inputs, other.inputs)

@@ -47,8 +47,8 @@ def out_of_distribution(
     """
     if not all(g > 0 for g in factors):
         raise UserError(f"factors: expected numbers above 0, got {list(factors)}")
-    place = next(model.parameters()).device
-    batch = task.batch(contexts, seed=seed).to(place)
+    device = next(model.parameters()).device
+    batch = task.batch(contexts, seed=seed).to(device)
     assert isinstance(batch, RegressionBatch)
     values = {}
     for what in ("inputs", "tasks"):

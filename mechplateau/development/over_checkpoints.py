@@ -95,7 +95,7 @@ def workers(jobs: int | None, threads: int, executor: Executor | None) -> Worker
 
 
 def over_checkpoints(
-    place: Checkpoints,
+    checkpoints: Checkpoints,
     steps: Sequence[int],
     settings: Settings,
     *,
@@ -105,7 +105,7 @@ def over_checkpoints(
     """The estimates at these checkpoints.
 
     Args:
-        place: whose they are.
+        checkpoints: whose they are.
         steps: which, each once.
         settings: step_size (None: the largest that is safe at all of these checkpoints, 0.2 / (nβ·h_max + γ), with the
             largest curvature that is measured at any of them), n_beta, localization, chains, draws, burn_in, seed,
@@ -119,18 +119,18 @@ def over_checkpoints(
     given = {name: settings[name] for name in ("batch_size", "seed", "parts")}
     curved: dict[int, float] = {}
     if settings["step_size"] is None:
-        curved = curvatures(place, steps, given, by=by, progress=progress)
+        curved = curvatures(checkpoints, steps, given, by=by, progress=progress)
         safe = STEP_LIMIT / 2 / (settings["n_beta"] * max(*curved.values(), 0.0) + settings["localization"])
         settings = {**settings, "step_size": safe}
-    kept = place.notes("llc", settings)
+    kept = checkpoints.notes("llc", settings)
     missing = [step for step in steps if step not in curved and kept.read(step) is None]
-    curved |= curvatures(place, missing, given, by=by, progress=progress)
-    found = _found(place, "llc", steps, settings, curved, by, progress)
+    curved |= curvatures(checkpoints, missing, given, by=by, progress=progress)
+    found = _found(checkpoints, "llc", steps, settings, curved, by, progress)
     return table_of(found, settings)
 
 
 def curvatures(
-    place: Checkpoints,
+    checkpoints: Checkpoints,
     steps: Sequence[int],
     settings: Settings,
     *,
@@ -140,15 +140,15 @@ def curvatures(
     """The largest curvature at each of these checkpoints, which is kept too.
 
     Args:
-        place, steps, by, progress: as for `over_checkpoints`.
+        checkpoints, steps, by, progress: as for `over_checkpoints`.
         settings: batch_size, seed and parts.
     """
-    found = _found(place, "curvature", steps, settings, {}, by, progress)
+    found = _found(checkpoints, "curvature", steps, settings, {}, by, progress)
     return {step: float(numbers["h_max"]) for step, (numbers, _) in found.items()}
 
 
 def make_note(
-    place: Checkpoints,
+    checkpoints: Checkpoints,
     folder: Path,
     threads: int,
     *,
@@ -159,8 +159,8 @@ def make_note(
 ) -> None:
     """What a job does: the note of one checkpoint, written to a folder of its own."""
     with torch_threads(threads):
-        numbers, arrays = _MEASURES[kind](place, step, settings, h_max, None)
-    place.notes(kind, settings).at(folder).write(step, numbers, arrays)
+        numbers, arrays = _MEASURES[kind](checkpoints, step, settings, h_max, None)
+    checkpoints.notes(kind, settings).at(folder).write(step, numbers, arrays)
 
 
 def kept_note(notes: Notes, step: int) -> Found | None:
@@ -170,7 +170,7 @@ def kept_note(notes: Notes, step: int) -> Found | None:
 
 
 def _found(
-    place: Checkpoints,
+    checkpoints: Checkpoints,
     kind: str,
     steps: Sequence[int],
     settings: Settings,
@@ -179,17 +179,17 @@ def _found(
     progress: Progress | str | None,
 ) -> dict[int, Found]:
     """The notes of a kind at these steps; those that are missing are made."""
-    notes = place.notes(kind, settings)
+    notes = checkpoints.notes(kind, settings)
     found = {}
     if by is not None:
         missing = [step for step in steps if notes.read(step) is None]
         given = {"kind": kind, "settings": settings}
         each = {step: {**given, "step": step, "h_max": h_max.get(step)} for step in missing}
-        _made_by(by, place, notes, each, kind, progress)
+        _made_by(by, checkpoints, notes, each, kind, progress)
     for step in steps:
         kept = kept_note(notes, step)
         if kept is None:
-            kept = _MEASURES[kind](place, step, settings, h_max.get(step), progress)
+            kept = _MEASURES[kind](checkpoints, step, settings, h_max.get(step), progress)
             notes.write(step, *kept)
         found[step] = kept
     return found
@@ -197,7 +197,7 @@ def _found(
 
 def _made_by(
     by: Workers,
-    place: Checkpoints,
+    checkpoints: Checkpoints,
     notes: Notes,
     arguments: Mapping[int, Mapping[str, Any]],
     what: str,
@@ -207,7 +207,7 @@ def _made_by(
 
     Args:
         by: who.
-        place, notes: of whose checkpoints, and where they are kept.
+        checkpoints, notes: of whose checkpoints, and where they are kept.
         arguments: by step; as for `make_note`.
         what: is done, for the bar.
         progress: makes it.
@@ -219,11 +219,11 @@ def _made_by(
         notes.draft(step): (
             step,
             Job(
-                place.function,
-                {**place.arguments, **given},
+                checkpoints.function,
+                {**checkpoints.arguments, **given},
                 notes.draft(step),
                 by.threads,
-                reads=place.reads(step),
+                reads=checkpoints.reads(step),
             ),
         )
         for step, given in arguments.items()
@@ -247,17 +247,27 @@ def _made_by(
 
 
 def _curvature(
-    place: Checkpoints, step: int, settings: Settings, h_max: float | None, progress: Progress | str | None
+    checkpoints: Checkpoints,
+    step: int,
+    settings: Settings,
+    h_max: float | None,
+    progress: Progress | str | None,
 ) -> Found:
     """h_max of a checkpoint."""
-    data = place.data(settings["batch_size"], settings["seed"])
+    data = checkpoints.data(settings["batch_size"], settings["seed"])
     parts = _parts(settings["parts"])
-    measured = hessian(place.model(step), place.losses, data, top=1, probes=0, parts=parts, tolerance=1e-2)
+    measured = hessian(
+        checkpoints.model(step), checkpoints.losses, data, top=1, probes=0, parts=parts, tolerance=1e-2
+    )
     return {"h_max": measured.eigenvalues[0]}, {}
 
 
 def _measured(
-    place: Checkpoints, step: int, settings: Settings, h_max: float | None, progress: Progress | str | None
+    checkpoints: Checkpoints,
+    step: int,
+    settings: Settings,
+    h_max: float | None,
+    progress: Progress | str | None,
 ) -> Found:
     """Numbers and traces of one checkpoint, whose largest curvature is known."""
     make_bar = bars(progress)
@@ -266,18 +276,18 @@ def _measured(
         return make_bar(**{**given, "desc": f"step {step}: {given['desc']}"})
 
     sampling = {name: value for name, value in settings.items() if name in _SAMPLING}
-    data = place.data(settings["batch_size"], settings["seed"])
+    data = checkpoints.data(settings["batch_size"], settings["seed"])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StepSizeWarning)  # it is in the table, as stability and verdict
             estimate = llc(
-                place.model(step),
-                place.losses,
+                checkpoints.model(step),
+                checkpoints.losses,
                 data,
-                trivial_loss=place.trivial_loss,
+                trivial_loss=checkpoints.trivial_loss,
                 h_max=h_max,
                 parts=_parts(settings["parts"]),
-                stacked=place.stacked,
+                stacked=checkpoints.stacked,
                 progress=named,
                 **sampling,
             )

@@ -103,25 +103,25 @@ def analyze_series(
         RunError: `folder` holds another analysis, or cannot be written.
     """
     config = config or SeriesConfig()
-    place, choice = open_source(str(source)) if isinstance(source, str | Path) else (source, None)
+    opened, choice = open_source(str(source)) if isinstance(source, str | Path) else (source, None)
     if steps is not None:
         choice = StepChoice.parse(steps)
-    listing = place.listing(stage)
-    choice = choice or _all_steps(place, listing)
+    listing = opened.listing(stage)
+    choice = choice or _all_steps(opened, listing)
     chosen, absent = choice.pick(listing.revisions)
     if not chosen:
         raise ConfigError(
-            f"steps: none of the requested steps is there; {place.name} has {_span(listing.revisions)}"
+            f"steps: none of the requested steps is there; {opened.name} has {_span(listing.revisions)}"
         )
     texts = _prompts(prompts, config)
     if not texts and not identity_only:
         raise ConfigError("prompts: expected at least one, got none")
-    store = Store(local_path(folder), _settings(place, config, texts)) if folder is not None else None
+    store = Store(local_path(folder), _settings(opened, config, texts)) if folder is not None else None
     final = listing.final or listing.revisions[-1]
     labels = list(dict.fromkeys([*(revision.label for revision in chosen), final.label]))
     if executor is None:  # there it is the nodes that must have it
         device_named(config.device)
-    job = Recorder(place, config, texts, local_path(tokenizer) if tokenizer else None, identity_only, labels)
+    job = Recorder(opened, config, texts, local_path(tokenizer) if tokenizer else None, identity_only, labels)
 
     measured = set() if identity_only else {revision.label for revision in chosen}
     broken: dict[str, str] = {}
@@ -135,7 +135,7 @@ def analyze_series(
     records = _records(job, labels, measured, store, broken, progress)
     if not records:
         raise CheckpointError(
-            f"{place.name}: none of {counted(len(labels), 'checkpoint')} can be read; {broken[labels[0]]}"
+            f"{opened.name}: none of {counted(len(labels), 'checkpoint')} can be read; {broken[labels[0]]}"
         )
 
     known = {
@@ -160,10 +160,10 @@ def analyze_series(
     if store is not None:
         write_table(store.table_path, table)
     return SeriesAnalysis(
-        source=place.name,
+        source=opened.name,
         config=config,
         table=table,
-        summary=_summary(place, listing, table, records, config, len(texts), identity_only),
+        summary=_summary(opened, listing, table, records, config, len(texts), identity_only),
         examples={label: record.examples for label, record in records.items() if record.examples},
         identities={label: record.identity for label, record in records.items()},
         folder=store.folder if store is not None else None,
@@ -175,18 +175,18 @@ def analysis_folder(
 ) -> Path:
     """Where an analysis belongs: `llm-` and the series' name, and a hash of the settings and
     prompts."""
-    place = open_source(str(source))[0] if isinstance(source, str | Path) else source
-    text = _settings(place, config, _prompts(prompts, config))
+    opened = open_source(str(source))[0] if isinstance(source, str | Path) else source
+    text = _settings(opened, config, _prompts(prompts, config))
     # 60 characters, of up to 4 bytes, leave room below the 255 bytes of a file's name.
-    name = re.sub(r"[^\w.-]+", "-", Path(place.name).name)[:60]
+    name = re.sub(r"[^\w.-]+", "-", Path(opened.name).name)[:60]
     return local_path(runs_dir) / f"llm-{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def _all_steps(place: Source, listing: Listing) -> StepChoice:
+def _all_steps(source: Source, listing: Listing) -> StepChoice:
     """All steps of a series that is not too long for it."""
     if len(listing.revisions) > MANY_STEPS:
         raise ConfigError(
-            f"steps: {place.name} has {counted(len(listing.revisions), 'checkpoint')}; choose some of them "
+            f"steps: {source.name} has {counted(len(listing.revisions), 'checkpoint')}; choose some of them "
             "(0,1,2,1000-4000), or all"
         )
     return StepChoice(everything=True)
@@ -249,14 +249,14 @@ def _prompts(prompts: Prompts, config: SeriesConfig) -> list[str] | list[list[in
     raise ConfigError("prompts: expected strings only, or sequences of token ids only")
 
 
-def _settings(place: Source, config: SeriesConfig, prompts: Sequence[Any]) -> str:
+def _settings(source: Source, config: SeriesConfig, prompts: Sequence[Any]) -> str:
     """All that determines the numbers, as YAML; the batch size does not."""
     import yaml
 
     data = config.data()
     del data["batch_size"]
     digest = hashlib.sha256(json.dumps(list(prompts)).encode()).hexdigest()
-    return yaml.safe_dump({"source": place.name, **data, "prompts_sha256": digest}, sort_keys=False)
+    return yaml.safe_dump({"source": source.name, **data, "prompts_sha256": digest}, sort_keys=False)
 
 
 def _inferred(choice: StepChoice, listing: Listing) -> list[int]:
@@ -275,7 +275,7 @@ def _span(revisions: Iterable[Revision]) -> str:
 
 
 def _summary(
-    place: Source,
+    source: Source,
     listing: Listing,
     table: pd.DataFrame,
     records: Mapping[str, StepRecord],
@@ -303,8 +303,8 @@ def _summary(
             f"ruled out: {'token ' + ', '.join(map(str, suppressed)) if suppressed else 'nothing'}."
         )
         sentences += _peak(table)
-    if place.notice:
-        sentences.append(place.notice + ".")
+    if source.notice:
+        sentences.append(source.notice + ".")
     if listing.left_out:
         sentences.append(
             f"Left out: {counted(len(listing.left_out), 'revision')} of other stages, whose steps count anew."

@@ -135,18 +135,18 @@ def series_llc(
         CheckpointError: no checkpoint can be measured.
         UserError: settings that make no sense.
     """
-    place = open_source(str(source))[0]
-    place.listing(stage)
+    opened = open_source(str(source))[0]
+    opened.listing(stage)
     rows = table[
         table["step"].notna() & ~table["verdict"].isin(ABSENT) & table["hash"].notna() & ~table["doubtful"]
     ]
     steps = {int(row["step"]): str(row["label"]) for _, row in rows.iterrows()}
     if not steps:
-        raise CheckpointError(f"{place.name}: no checkpoint to measure")
-    ids, left_out = _tokens(place, text, local_path(tokenizer) if tokenizer else None, steps)
+        raise CheckpointError(f"{opened.name}: no checkpoint to measure")
+    ids, left_out = _tokens(opened, text, local_path(tokenizer) if tokenizer else None, steps)
     if not steps:
-        raise CheckpointError(f"{place.name}: no checkpoint to measure; each has another tokenizer")
-    length = _row_length(place, next(iter(steps.values())), row_length)
+        raise CheckpointError(f"{opened.name}: no checkpoint to measure; each has another tokenizer")
+    length = _row_length(opened, next(iter(steps.values())), row_length)
     n = len(ids) // length
     if n < 2:
         raise ConfigError(
@@ -154,7 +154,7 @@ def series_llc(
             "(--llc-text), or shorter rows (--llc-row)"
         )
     of_series = _OfSeries(
-        place.name,
+        opened.name,
         stage,
         device,
         ids[: n * length],
@@ -223,9 +223,9 @@ class _OfSeries:
         from mechplateau.llm.loading import load_model
         from mechplateau.llm.weights import read_weights
 
-        place = open_source(self.source)[0]
-        place.listing(self.stage)  # the hub's commits are known by it
-        folder = place.fetch(self.labels[step])
+        opened = open_source(self.source)[0]
+        opened.listing(self.stage)  # the hub's commits are known by it
+        folder = opened.fetch(self.labels[step])
         model = load_model(folder, read_weights(folder), device=self.device)
         return model.requires_grad_(True)
 
@@ -272,8 +272,8 @@ def _llc_of_series(
     **series: Any,
 ) -> None:
     """The note of one checkpoint of a series; the analysis's folder need not be seen here."""
-    place = _OfSeries(**series)
-    make_note(place, folder, threads, kind=kind, step=step, settings=settings, h_max=h_max)
+    series_checkpoints = _OfSeries(**series)
+    make_note(series_checkpoints, folder, threads, kind=kind, step=step, settings=settings, h_max=h_max)
 
 
 def _losses(model: Any, tokens: Tensor) -> Tensor:
@@ -283,7 +283,7 @@ def _losses(model: Any, tokens: Tensor) -> Tensor:
 
 
 def _tokens(
-    place: Source, text: str | Sequence[int], tokenizer: Path | None, steps: dict[int, str]
+    source: Source, text: str | Sequence[int], tokenizer: Path | None, steps: dict[int, str]
 ) -> tuple[list[int], list[str]]:
     """The data as token ids; the checkpoints whose tokenizers give others are taken out of `steps` and named."""
     from mechplateau.llm.loading import quiet
@@ -294,16 +294,16 @@ def _tokens(
     if not text.strip():
         raise ConfigError("llc: expected a text, got an empty one")
     with quiet():  # a text is longer than what the models take at once
-        tokenization = Tokenization(place, [text], tokenizer, list(steps.values()))
+        tokenization = Tokenization(source, [text], tokenizer, list(steps.values()))
         of = {step: tokenization.of(label) for step, label in steps.items()}
     first = next(iter(of.values()))
     left_out = [step for step, tokens in of.items() if tokens.digest != first.digest]
     return first.ids[0], [steps.pop(step) for step in left_out]
 
 
-def _row_length(place: Source, label: str, asked: int | None) -> int:
+def _row_length(source: Source, label: str, asked: int | None) -> int:
     """Tokens a row: what was asked for, where the models take so many."""
-    config = json.loads((place.fetch(label) / "config.json").read_text(encoding="utf-8"))
+    config = json.loads((source.fetch(label) / "config.json").read_text(encoding="utf-8"))
     known = [config[name] for name in ("max_position_embeddings", "n_positions", "n_ctx") if name in config]
     most = int(known[0]) if known else None
     length = min(ROW, most or ROW) if asked is None else whole_number(asked, "llc_row")

@@ -67,10 +67,10 @@ def series_heads(
 
     from mechplateau.llm.hooked import load_hooked
 
-    place = open_source(str(source))[0] if isinstance(source, str | Path) else source
+    opened = open_source(str(source))[0] if isinstance(source, str | Path) else source
     rows = table[table["step"].notna() & ~table["verdict"].isin(ABSENT) & table["hash"].notna()]
     if rows.empty:
-        raise CheckpointError(f"{place.name}: no checkpoint to look into")
+        raise CheckpointError(f"{opened.name}: no checkpoint to look into")
     tables = []
     with closing(bars(progress)(total=len(rows), desc="checkpoint")) as bar:
         for _, row in rows.iterrows():
@@ -80,7 +80,7 @@ def series_heads(
             if kept is not None and kept.is_file():
                 found = pd.read_parquet(kept)
             else:
-                found = tool(load_hooked(place, label, stage=stage, device=device))
+                found = tool(load_hooked(opened, label, stage=stage, device=device))
                 if kept is not None:
                     write_table(kept, found)
                 # A model in a reference cycle would keep its tensors until some later collection.

@@ -87,8 +87,8 @@ def _find(source: str | Path | Source, step: int | str | None, stage: int | None
         with readable(folder):
             if (folder / "config.json").is_file():
                 return folder, folder
-    place = open_source(str(source))[0] if isinstance(source, str | Path) else source
-    listing = place.listing(stage)
+    opened = open_source(str(source))[0] if isinstance(source, str | Path) else source
+    listing = opened.listing(stage)
     there = [*listing.revisions, *([listing.final] if listing.final is not None else [])]
     found = [
         revision.label
@@ -97,8 +97,8 @@ def _find(source: str | Path | Source, step: int | str | None, stage: int | None
     ]
     if not found:
         steps = ", ".join(str(revision.step) for revision in listing.revisions)
-        raise ConfigError(f"step: {place.name} has no {step!r}; steps there: {steps}")
-    return place.fetch(found[0]), place.tokenizer_folder(found[0])
+        raise ConfigError(f"step: {opened.name} has no {step!r}; steps there: {steps}")
+    return opened.fetch(found[0]), opened.tokenizer_folder(found[0])
 
 
 def _build(folder: Path, reference: PreTrainedModel, device: str) -> HookedTransformer:

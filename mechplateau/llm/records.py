@@ -34,7 +34,7 @@ class Recorder:
 
     def __init__(
         self,
-        place: Source,
+        source: Source,
         config: SeriesConfig,
         prompts: Sequence[Any],
         tokenizer: Path | None,
@@ -43,9 +43,9 @@ class Recorder:
     ) -> None:
         from mechplateau.llm.tokens import Tokenization
 
-        self.place, self.config, self.prompts = place, config, prompts
+        self.source, self.config, self.prompts = source, config, prompts
         self.tokenizer, self.labels = tokenizer, list(labels)
-        self.tokenization = None if identity_only else Tokenization(place, prompts, tokenizer, labels)
+        self.tokenization = None if identity_only else Tokenization(source, prompts, tokenizer, labels)
 
     def record(self, label: str, measured: bool, store: Store | None) -> StepRecord:
         """The stored record of a checkpoint, or a new one, stored.
@@ -53,7 +53,7 @@ class Recorder:
         Raises:
             CheckpointError: the checkpoint cannot be had, read or run.
         """
-        version = self.place.version(label)
+        version = self.source.version(label)
         tokens = self.tokenization.of(label) if measured and self.tokenization is not None else None
         stored = store.load(label, version) if store is not None else None
         # Another tokenizer gives other numbers.
@@ -68,7 +68,7 @@ class Recorder:
         """Whether `record` would find a stored one; also where it would raise, which it is left to do."""
         try:
             tokens = self.tokenization.of(label) if measured and self.tokenization is not None else None
-            stored = store.load(label, self.place.version(label))
+            stored = store.load(label, self.source.version(label))
         except (CheckpointError, OSError):
             return True
         return stored is not None and (tokens is None or stored.prompt_ids == tokens.digest)
@@ -81,7 +81,7 @@ class Recorder:
         from mechplateau.llm.measures import measure
         from mechplateau.llm.weights import read_checkpoint
 
-        folder = self.place.fetch(label)
+        folder = self.source.fetch(label)
         checkpoint = read_checkpoint(folder)
         identity = identify(checkpoint.tensors)
         if identity.nonfinite:
@@ -146,23 +146,23 @@ def record_elsewhere(
         ConfigError: a source that another process cannot open by its name.
         UserError: a job failed otherwise; the others' records are kept.
     """
-    if not isinstance(recorder.place, FolderSource | HubSource):
+    if not isinstance(recorder.source, FolderSource | HubSource):
         raise ConfigError(
-            f"source: expected a folder, a preset or a repository for other processes, got {recorder.place.name}"
+            f"source: expected a folder, a preset or a repository for other processes, got {recorder.source.name}"
         )
     missing = [label for label, measured in labels.items() if not recorder.kept(label, measured, store)]
     work = {
         label: Job(
             "llm_record",
             {
-                "source": recorder.place.name,
+                "source": recorder.source.name,
                 "stage": stage,
                 "config": recorder.config.data(),
                 "prompts": list(recorder.prompts) if labels[label] else None,
                 "tokenizer": str(recorder.tokenizer) if recorder.tokenizer is not None else None,
                 "labels": recorder.labels,
                 "label": label,
-                "version": recorder.place.version(label),
+                "version": recorder.source.version(label),
                 "settings": store.settings,
             },
             store.draft(label),
@@ -208,10 +208,10 @@ def _llm_record(
     settings: str,
 ) -> None:
     """Record one checkpoint in a folder of its own."""
-    place = open_source(source)[0]
-    place.listing(stage)  # the hub's commits are known by it
+    opened = open_source(source)[0]
+    opened.listing(stage)  # the hub's commits are known by it
     recorder = Recorder(
-        place,
+        opened,
         SeriesConfig.parse(config),
         prompts or (),
         Path(tokenizer) if tokenizer is not None else None,
@@ -235,18 +235,18 @@ def broken_by(label: str, error: CheckpointError | OSError) -> str:
     return str(error)
 
 
-def checkpoint_files(place: Source, label: str) -> tuple[Path, ...]:
+def checkpoint_files(source: Source, label: str) -> tuple[Path, ...]:
     """The files of a checkpoint that lies in a folder; of the hub's none, which a node fetches itself."""
-    if not isinstance(place, FolderSource):
+    if not isinstance(source, FolderSource):
         return ()
-    return tuple(path for path in (place.path / label).iterdir() if path.is_file())
+    return tuple(path for path in (source.path / label).iterdir() if path.is_file())
 
 
 def _files(recorder: Recorder, label: str) -> tuple[Path, ...]:
     """What a job reads: the checkpoint, and the tokenizers that may stand in for its own."""
-    place = recorder.place
+    source = recorder.source
     folders = [] if recorder.tokenizer is None else [recorder.tokenizer]
-    if isinstance(place, FolderSource):
-        folders += [place.path, *(place.path / other for other in recorder.labels)]
-    own = checkpoint_files(place, label)
+    if isinstance(source, FolderSource):
+        folders += [source.path, *(source.path / other for other in recorder.labels)]
+    own = checkpoint_files(source, label)
     return tuple(dict.fromkeys([*own, *(path for folder in folders for path in tokenizer_files(folder))]))

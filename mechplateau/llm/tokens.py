@@ -65,7 +65,7 @@ class Tokenization:
     """Turns the prompts into tokens for one checkpoint after the other."""
 
     def __init__(
-        self, place: Source, prompts: Sequence[Any], tokenizer_folder: Path | None, labels: Sequence[str]
+        self, source: Source, prompts: Sequence[Any], tokenizer_folder: Path | None, labels: Sequence[str]
     ) -> None:
         """Tokenize for the first checkpoint, so that what is wrong with all of them is said at once.
 
@@ -73,7 +73,7 @@ class Tokenization:
             CheckpointError: `tokenizer_folder` has no readable tokenizer.
             ConfigError: no checkpoint has one, or one that adds something after a text.
         """
-        self._place, self._prompts = place, prompts
+        self._source, self._prompts = source, prompts
         self._last: tuple[str, PromptTokens] | None = None
         self._owner: str | None = None
         if not isinstance(prompts[0], str):
@@ -91,7 +91,7 @@ class Tokenization:
         """
         if self._owner is None:
             return self._shared
-        folder = self._place.tokenizer_folder(label)
+        folder = self._source.tokenizer_folder(label)
         if folder is None:
             why = "no tokenizer of its own"
         else:
@@ -108,7 +108,7 @@ class Tokenization:
         damaged = ""
         for label in labels:
             try:
-                folder = self._place.tokenizer_folder(label)
+                folder = self._source.tokenizer_folder(label)
             except (CheckpointError, OSError):
                 continue
             if folder is None:
@@ -121,7 +121,7 @@ class Tokenization:
                 self._owner = label
                 return tokens
         raise ConfigError(
-            f"{self._place.name}: no {'readable ' if damaged else ''}tokenizer with the checkpoints or beside "
+            f"{self._source.name}: no {'readable ' if damaged else ''}tokenizer with the checkpoints or beside "
             f"them{damaged}; point to a folder that has one (--tokenizer), or check the checkpoints alone "
             "(--identity-only)"
         )

@@ -38,15 +38,15 @@ def example(name: str = "mws", *, runs_dir: str | Path = "runs") -> Run:
         raise UserError(f"example: expected one of {', '.join(example_names())}, got {name!r}")
     (source,) = (SHIPPED / name).iterdir()
     runs = local_path(runs_dir)
-    place = runs / source.name
-    if not place.exists():
-        with explained(place):
+    target = runs / source.name
+    if not target.exists():
+        with explained(target):
             runs.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".example-", dir=runs) as folder:
                 copied = shutil.copytree(source, Path(folder, source.name), copy_function=shutil.copyfile)
                 try:
-                    os.rename(copied, place)
+                    os.rename(copied, target)
                 except OSError:
-                    if not place.exists():  # else another process was first
+                    if not target.exists():  # else another process was first
                         raise
-    return load_run(place)
+    return load_run(target)

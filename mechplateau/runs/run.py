@@ -274,8 +274,8 @@ class Run:
         check_transformer_lens()
         from mechplateau.models.bridge import bridge_of
 
-        place = device_named(device)
-        weights = {name: tensor.to(place) for name, tensor in self.weights(which).items()}
+        torch_device = device_named(device)
+        weights = {name: tensor.to(torch_device) for name, tensor in self.weights(which).items()}
         if not isinstance(self.config.model, ModelConfig):
             raise UserError(
                 f"{self.path}: only models of kind gpt open as a TransformerBridge, this one is of kind "

@@ -114,8 +114,8 @@ class TaskBase(Config):
         n = whole_number(n, "n")
         if n < 1:
             raise ConfigError(f"n: expected at least 1, got {n}")
-        place = device if isinstance(device, torch.device) else device_named(device)
-        made = self._batch(n, generator_on(place, generator, seed), place)
+        torch_device = device if isinstance(device, torch.device) else device_named(device)
+        made = self._batch(n, generator_on(torch_device, generator, seed), torch_device)
         if not isinstance(made, Batch) or len(made) != n:
             got = f"one of {len(made)}" if isinstance(made, Batch) else type(made).__name__
             raise ConfigError(f"{type(self).__name__}._batch: expected a Batch of {n}, got {got}")

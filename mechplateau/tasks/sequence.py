@@ -186,8 +186,10 @@ class SequenceTask(TaskBase):
         batch = whole_number(batch, "batch")
         if batch < 1:
             raise ConfigError(f"batch: expected at least 1 sequence, got {batch}")
-        place = device if isinstance(device, torch.device) else device_named(device)
-        return self._checked(self._sample(batch, generator_on(place, generator, seed), place), batch)
+        torch_device = device if isinstance(device, torch.device) else device_named(device)
+        return self._checked(
+            self._sample(batch, generator_on(torch_device, generator, seed), torch_device), batch
+        )
 
     def _batch(self, n: int, generator: torch.Generator, device: torch.device) -> TokenBatch:
         return TokenBatch(self.sample(n, generator, device))
@@ -271,8 +273,8 @@ def _with_seed(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
         *,
         seed: int | None = None,
     ) -> Tensor:
-        place = device if isinstance(device, torch.device) else device_named(device)
-        return own(self, batch, generator_on(place, generator, seed), device)
+        torch_device = device if isinstance(device, torch.device) else device_named(device)
+        return own(self, batch, generator_on(torch_device, generator, seed), device)
 
     return sample
 

@@ -105,7 +105,7 @@ def train(
     folder = local_path(runs_dir)
     finished = is_finished(folder / config.run_name, config)
     # A finished run needs nothing that this machine might not have.
-    place = torch.device("cpu") if finished else check_request(config, device, threads, cuda_graph)
+    torch_device = torch.device("cpu") if finished else check_request(config, device, threads, cuda_graph)
     with RunWriter(config, folder) as writer:
         if not writer.finished:
             number = threads if threads is not None else writer.recorded_threads()
@@ -116,7 +116,7 @@ def train(
                 freed_memory_kept(),
                 too_little_explained(),
             ):
-                _Trainer(config, writer, place, cuda_graph).run([*listeners, _Counting(bar)])
+                _Trainer(config, writer, torch_device, cuda_graph).run([*listeners, _Counting(bar)])
         return load_run(writer.layout.root)
 
 
@@ -125,7 +125,7 @@ def check_request(
 ) -> torch.device:
     """The device, after a check that everything `train` was called with is possible here; else a UserError."""
     check_hooked_transformer("training")
-    place = device_named(device, TRAINABLE)
+    torch_device = device_named(device, TRAINABLE)
     if isinstance(config.task, SequenceTask):
         config.task.labels_of(())
     if threads is not None and not 1 <= threads <= MOST_THREADS:
@@ -138,13 +138,13 @@ def check_request(
             f"training.optimizer: muon trains matrices of attention and MLP, and a model of kind {kind.name} has none "
             "in its roles; use adam, adamw or sgd"
         )
-    if config.training.precision == "bfloat16" and not bfloat16_gains(place):
+    if config.training.precision == "bfloat16" and not bfloat16_gains(torch_device):
         raise UserError(
             "training.precision: bfloat16 is only slower here: this processor has no instructions for it "
             "(AVX512-BF16, AMX); use float32"
         )
     try:
-        kernels = mk.backend_report(place)
+        kernels = mk.backend_report(torch_device)
     except ValueError as error:  # MECHPLATEAU_KERNELS holds no name of a backend
         raise UserError(str(error)) from None
     if kernels["requested"] == "triton" and kernels["why_not_triton"]:
@@ -152,22 +152,22 @@ def check_request(
             f"MECHPLATEAU_KERNELS=triton: Triton cannot run here ({kernels['why_not_triton']}); use auto or torch"
         )
     if cuda_graph:
-        check_graph(place, config)
-    check_memory(config, place)
+        check_graph(torch_device, config)
+    check_memory(config, torch_device)
     config.task.prepare()
-    check_task(config, place)
+    check_task(config, torch_device)
     _ = config.columns  # two measurements may have a column of one name
-    return place
+    return torch_device
 
 
-def check_task(config: RunConfig, place: torch.device) -> None:
+def check_task(config: RunConfig, device: torch.device) -> None:
     """Raise UserError where a task of the user's own makes data that its model or its objective cannot take."""
     task = config.task
     if type(task).__module__.startswith("mechplateau."):
         return
     try:
-        batch = task.batch(2, torch.Generator(place).manual_seed(0), place)
-        model = build(config.model, task, device=place)
+        batch = task.batch(2, torch.Generator(device).manual_seed(0), device)
+        model = build(config.model, task, device=device)
         with torch.no_grad():
             loss = task.objective.loss(model(batch.inputs), batch)
         if loss.numel() != 1:

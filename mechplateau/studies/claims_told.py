@@ -92,7 +92,8 @@ def lines_told(study: Study, outcome: Outcome, scale: str, width: int = 80) -> l
         details.append(f"set-up    {recipe.setup}")
     if claim.changes:
         seen = " and ".join(str(change.after) for change in claim.changes)
-        details.append(f"changed   after {seen} runs had been seen; --markdown shows what and why")
+        runs = "1 run" if seen == "1" else f"{seen} runs"
+        details.append(f"changed   after {runs} had been seen; --markdown shows what and why")
     for detail in details:
         lines += textwrap.wrap(detail, width, initial_indent=indent, subsequent_indent=indent + " " * 10)
     return lines

@@ -251,6 +251,22 @@ def _components() -> Iterable[Claim]:
             source=_PAPER,
         )
     yield claim(
+        id="8/positions-plateau",
+        text="positions trained alone: there is a plateau",
+        recipe="only-positions",
+        number="plateau",
+        low=1,
+        paper="drop just before step 40,000",
+        source=_PAPER,
+        changes=(
+            Change(
+                after=1,
+                was="no such row",
+                because="8/positions says how long a plateau is, and says nothing of a run without one",
+            ),
+        ),
+    )
+    yield claim(
         id="8/positions",
         text="positions trained alone: the plateau takes longer than with everything trained",
         recipe="only-positions",
@@ -259,6 +275,13 @@ def _components() -> Iterable[Claim]:
         low=1.2,
         paper="drop just before step 40,000",
         source=_PAPER,
+        changes=(
+            Change(
+                after=1,
+                was="a run without a plateau counted as one whose plateau lasts to its end",
+                because="the run completes from its first steps on, so the claim held by mistake",
+            ),
+        ),
     )
 
 

@@ -11,7 +11,8 @@ is meant where none is named. Undefined is None.
 | plateau | 1 where there is a copying plateau, else 0 |
 | copying, onset, drop, half | steps, see `signs.copying` |
 | dropped | 1 where there is a drop, else 0: an onset alone may be two noisy evaluations |
-| onset_or_end | onset; the last step where there is no drop (a lower bound): compares runs that drop with others |
+| onset_or_end | onset; the last step where there is no drop (a lower bound): compares runs that drop with others; |
+| | None where there is no copying plateau, which then has no length |
 | level_share | P / E |
 | second_share | the second plateau's masked loss / P; None where there is none |
 | mask_end_share | masked loss around the last step / P |
@@ -105,6 +106,7 @@ def from_table(metrics: pd.DataFrame, second_moment: float, n_layers: int, lead:
     last = int(steps_of(metrics)[-1])
     onset, level = phases.onset, phases.level
     before = None if onset is None else onset - lead
+    length = last if onset is None or phases.drop is None else onset
     cos, same = f"cos_mask_L{n_layers - 1}", f"cos_same_L{n_layers - 1}"
     found: Numbers = {
         "steps": last,
@@ -114,7 +116,7 @@ def from_table(metrics: pd.DataFrame, second_moment: float, n_layers: int, lead:
         "drop": phases.drop,
         "half": phases.half,
         "dropped": float(phases.drop is not None),
-        "onset_or_end": last if onset is None or phases.drop is None else onset,
+        "onset_or_end": None if level is None else length,
         "level_share": _over(level, second_moment),
         "second_share": _over(phases.second_level, level),
         "mask_end_share": _over(around(metrics, "loss_mask", last), level),

@@ -111,8 +111,9 @@ class BidirectionalAttention(nn.Module):
         self.factors: Tensor | None = None
 
     def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
-        # One product for the three, and one copy of their weights, which keep TransformerLens's shapes.
-        weight = torch.cat([w.transpose(0, 1) for w in (self.W_Q, self.W_K, self.W_V)], dim=1).flatten(1)
+        # One product for the three, and one copy of their weights, which keep TransformerLens's shapes. Joined by heads
+        # and then turned: joining views that are turned already takes longer, forward and backward.
+        weight = torch.cat([self.W_Q, self.W_K, self.W_V]).transpose(0, 1).flatten(1)
         bias = torch.cat([self.b_Q, self.b_K, self.b_V]).flatten()
         projected = F.linear(x, weight.T, bias).view(*x.shape[:2], 3, *self.b_Q.shape)
         q, k, v = projected.unbind(dim=2)
@@ -161,13 +162,12 @@ class EncoderBlock(nn.Module):
             self.hook_normalized_resid_post = HookPoint()
 
     def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        # What has been added is not kept by a name: its memory is the next one's.
         x = self.hook_resid_pre(x)
-        attn_out = self.hook_attn_out(self.attn(x if self.post else self.ln1(x)))
-        middle = self.hook_resid_mid(x + attn_out)
+        x = self.hook_resid_mid(x + self.hook_attn_out(self.attn(x if self.post else self.ln1(x))))
         if self.post:
-            middle = self.ln1(middle)
-        mlp_out = self.hook_mlp_out(self.mlp(middle if self.post else self.ln2(middle)))
-        x = self.hook_resid_post(middle + mlp_out)
+            x = self.ln1(x)
+        x = self.hook_resid_post(x + self.hook_mlp_out(self.mlp(x if self.post else self.ln2(x))))
         return self.hook_normalized_resid_post(self.ln2(x)) if self.post else x
 
 

@@ -10,7 +10,8 @@ Two controls, each drawn several times, with as many parameters and the label fr
   probe reads of it, it has learned by itself. Selectivity is its accuracy on the label minus that on the control task:
   near 0 says that the probe would read any function of those inputs as well.
 
-linear: logistic regression (L2, C = 1, lbfgs); mlp: one hidden layer of ReLUs (Adam, scikit-learn's defaults).
+linear: logistic regression (L2, C = 1, lbfgs); mlp: one hidden layer of ReLUs (Adam, scikit-learn's defaults; fitted
+by `mechplateau.metrics.small_mlp`).
 Inputs are standardized with the training rows' mean and deviation, unless `standardize` is off.
 
 Source: Alain & Bengio 2016 (linear probes); Hewitt & Liang 2019 (control tasks); the MLP is that of arXiv 2506.13688.
@@ -25,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from mechplateau.errors import UserError
+from mechplateau.metrics.small_mlp import fit_small_mlp
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def fit_probe(
     max_iter: int = 2000,
     standardize: bool = True,
     control: bool = True,
+    shuffled: bool = True,
     draws: int = 3,
     seed: int = 0,
 ) -> ProbeResult:
@@ -87,6 +90,7 @@ def fit_probe(
         max_iter: iterations at most.
         standardize: divide features by their deviation, after subtracting their mean.
         control: also fit the controls.
+        shuffled: of these also the shuffled one; False: only the control task, which spares half of the fits.
         draws: of each control.
         seed: of the MLP's weights and the controls.
 
@@ -95,7 +99,11 @@ def fit_probe(
             rows (there is nothing to distinguish), no sample to train or test on, or a label that is no function of
             its inputs.
     """
-    _check(features, labels, inputs, groups, kind, draws)
+    _check(features, labels, inputs, groups, kind)
+    for name, number in (("draws", draws), ("hidden", hidden), ("max_iter", max_iter)):
+        if number < 1:
+            end = " (control=False leaves controls out)" if name == "draws" else ""
+            raise UserError(f"probe: {name}: expected at least 1, got {number}{end}")
     n_samples = len(features)
     n_first = n_samples // 2 if n_train is None else n_train
     if not 0 < n_first < n_samples:
@@ -119,10 +127,12 @@ def fit_probe(
 
     probe, converged = _fitted(train, own, kind, hidden, max_iter, seed)
     test_accuracy = float((probe.predict(test) == right).mean())
-    shuffled, controlled = [], []
+    of_shuffled, controlled = [], []
     for draw in range(draws if control else 0):
         random = np.random.default_rng(seed + draw)
-        shuffled.append(accuracy_on(own[random.permutation(len(own))], right))
+        order = random.permutation(len(own))
+        if shuffled:
+            of_shuffled.append(accuracy_on(own[order], right))
         if inputs is not None:
             drawn = _control_labels(inputs, own, random)
             controlled.append(accuracy_on(drawn[:n_first].ravel(), drawn[tested].ravel()))
@@ -130,8 +140,8 @@ def fit_probe(
     return ProbeResult(
         train_accuracy=float((probe.predict(train) == own).mean()),
         test_accuracy=test_accuracy,
-        shuffled_accuracy=_mean(shuffled),
-        shuffled_sd=_deviation(shuffled),
+        shuffled_accuracy=_mean(of_shuffled),
+        shuffled_sd=_deviation(of_shuffled),
         control_accuracy=control_accuracy,
         control_sd=_deviation(controlled),
         selectivity=None if control_accuracy is None else test_accuracy - control_accuracy,
@@ -150,7 +160,6 @@ def _check(
     inputs: np.ndarray | None,
     groups: np.ndarray | None,
     kind: str,
-    draws: int,
 ) -> None:
     if features.ndim != 3 or labels.shape != features.shape[:2]:
         raise UserError(
@@ -163,8 +172,6 @@ def _check(
         )
     if kind not in ("linear", "mlp"):
         raise UserError(f"probe: kind: expected linear or mlp, got {kind!r}")
-    if draws < 1:
-        raise UserError(f"probe: draws: expected at least 1, got {draws} (control=False leaves controls out)")
     if groups is not None and groups.shape != features.shape[:1]:
         raise UserError(f"probe: groups: expected [{len(features)}], one a sample, got {list(groups.shape)}")
     if inputs is not None:
@@ -237,21 +244,17 @@ def _flat(features: np.ndarray) -> np.ndarray:
 def _fitted(
     features: np.ndarray, labels: np.ndarray, kind: str, hidden: int, max_iter: int, seed: int
 ) -> tuple[Any, bool]:
+    if kind == "mlp":
+        net = fit_small_mlp(features, labels, hidden=hidden, max_iter=max_iter, seed=seed)
+        return net, net.converged
     # scikit-learn takes a second to import, and only probes need it.
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
-    from sklearn.neural_network import MLPClassifier
 
-    if kind == "linear":
-        classifier: Any = LogisticRegression(max_iter=max_iter)
-    else:
-        classifier = MLPClassifier((hidden,), max_iter=max_iter, random_state=seed)
+    classifier = LogisticRegression(max_iter=max_iter)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         classifier.fit(features, labels)
-    if any("interrupted by user" in str(warning.message) for warning in caught):
-        # scikit-learn takes Ctrl-C for the end of training; a probe half fitted is no finding.
-        raise KeyboardInterrupt
     stopped_early = any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
     for warning in caught:
         if not issubclass(warning.category, ConvergenceWarning):

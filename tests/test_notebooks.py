@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
 from pathlib import Path
 
@@ -41,6 +42,35 @@ def code(book):
 
 def test_these_are_all():
     assert tuple(sorted(path.stem for path in FOLDER.glob("*.ipynb"))) == NAMES
+
+
+def test_each_names_the_next_one_so_that_all_are_one_tour():
+    name, seen = NAMES[0], []
+    while name is not None and name not in seen:
+        seen.append(name)
+        link = re.fullmatch(r"\*\*Next: \[(.+)\]\((.+)\.ipynb\)\*\*", read(name).cells[-1].source)
+        if link:
+            assert link[1] == read(link[2]).cells[0].source.splitlines()[0].removeprefix("# ")
+        name = link and link[2]
+    assert name is None
+    assert tuple(sorted(seen)) == NAMES
+
+
+def test_of_a_bar_nothing_is_kept_and_of_an_error_neither():
+    spec = importlib.util.spec_from_file_location("keeping", FOLDER.parent / "docs/_site/notebooks.py")
+    keeping = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(keeping)
+
+    def stream(text, name="stdout"):
+        return {"output_type": "stream", "name": name, "text": text}
+
+    bar = [stream("\rprobe:  50%|#  |"), stream("\rprobe: 100%|###|"), stream("\r" + " " * 17), stream("\r")]
+    words = stream("found in /there/run\n")
+    shown = [keeping.kept(output, {"/there": "runs"}) for output in keeping.joined([*bar, words])]
+    assert [output["text"] for output in shown] == ["found in runs/run\n"]
+    assert keeping.kept(keeping.joined(bar)[0], {}) is None
+    with pytest.raises(ValueError, match="expected no errors"):
+        keeping.kept(stream("a warning", "stderr"), {})
 
 
 @pytest.mark.parametrize("name", NAMES)

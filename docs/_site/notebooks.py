@@ -14,6 +14,7 @@ import io
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +44,23 @@ def executed(path: Path, runs: Path) -> nbformat.NotebookNode:
         for cell in book.cells:
             cell.metadata = {}
             if cell.cell_type == "code":
-                shown = [kept(output, {str(runs): "runs", folder: "."}) for output in cell.outputs]
+                names = {str(runs): "runs", folder: "."}
+                shown = [kept(output, names) for output in joined(cell.outputs)]
                 cell.outputs = [nbformat.from_dict(output) for output in shown if output is not None]
     opened(book)
     return book
+
+
+def joined(outputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The outputs with pieces of one stream in one: a bar writes over its own line, piece by piece."""
+    whole: list[dict[str, Any]] = []
+    for output in outputs:
+        before = whole[-1] if whole else {}
+        if output["output_type"] == "stream" and before.get("name") == output["name"]:
+            whole[-1] = {**before, "text": before["text"] + output["text"]}
+        else:
+            whole.append(output)
+    return whole
 
 
 def kept(output: dict[str, Any], names: dict[str, str]) -> dict[str, Any] | None:

@@ -102,10 +102,22 @@ def _page(package: str) -> str:
 
 
 def notebook_pages() -> Iterator[tuple[str, str, Path]]:
-    """Path, title and file of each notebook."""
-    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+    """Path, title and file of each notebook, in the order of the tour."""
+    for path in tour():
         first = "".join(json.loads(path.read_text())["cells"][0]["source"])
         yield f"notebooks/{path.name}", first.splitlines()[0].lstrip("# "), path
+
+
+def tour() -> list[Path]:
+    """The notebooks in the order in which each names the next one."""
+    path: Path | None = min(NOTEBOOKS.glob("*.ipynb"))
+    order: list[Path] = []
+    while path is not None:
+        order.append(path)
+        last = "".join(json.loads(path.read_text())["cells"][-1]["source"])
+        found = re.search(r"^\*\*Next: .*\((.*\.ipynb)\)\*\*$", last)
+        path = NOTEBOOKS / found[1] if found else None
+    return order
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from contextlib import closing
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -250,3 +252,18 @@ def test_a_report_tells_what_a_study_says_of_a_run(toy_study, tmp_path):
     page = save_report(run).read_text(encoding="utf-8")
     assert "A story of toys" in page
     assert f"of {run.name}" in page
+
+
+def test_the_contracts_of_imports_name_every_study_and_the_engine():
+    """`transfer` trains models, and `missing` counts what a task's runs would cost: both know tasks."""
+    root = Path(__file__).parents[2]
+    contracts = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    engine, apart = ({c["name"]: c for c in contracts}[name] for name in (
+        "the engine of studies knows no paper, task or model", "a study knows no other"
+    ))  # fmt: skip
+    rooms = root / "mechplateau/studies"
+    papers = sorted(f"mechplateau.studies.{path.parent.name}" for path in rooms.glob("*/study.py"))
+    beside = {path.stem for path in rooms.glob("*.py")} - {"__init__", "missing", "transfer"}
+    assert apart["modules"] == papers
+    assert set(engine["source_modules"]) == {f"mechplateau.studies.{name}" for name in beside}
+    assert set(papers) < set(engine["forbidden_modules"])

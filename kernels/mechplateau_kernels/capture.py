@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class Captured(Generic[Result]):
-    """`function(*tensors)`, captured after `warmup` ordinary calls; just called where the first is on no GPU.
+    """`function(*tensors)`, captured after `warmup` ordinary calls; with a first input on the CPU, just called.
 
     The function must not wait for the device (no `.item()`), must keep to the same memory (optimizers with
     `capturable=True`, learning rates as tensors changed in place, gradients left where they are), and must

@@ -27,7 +27,7 @@ from mechplateau.training import train
 
 torch.set_num_threads(1)  # a pool of threads does not survive a fork
 
-STEPS, EVERY = 60, 10
+STEPS, EVERY = 40, 10
 CONFIG = RunConfig.for_task(
     "mws",
     task={"n": 3, "k": 2, "p": 5, "max_num": 4},
@@ -162,7 +162,7 @@ def main() -> None:
         else:
             where = ("sync", "replace", "half")[number % 3]
             # Atomic writes: two JSON files first, then three files a checkpoint, two of them tensors.
-            nth = chance.randrange(2, 12 if where == "half" else 20)
+            nth = chance.randrange(2, 10 if where == "half" else 16)
             kill_when(folder, "saving", 0.0, (nth, where))
             kind = f"in save {nth}, at {where}"
             check_survivors(folder)

@@ -33,7 +33,7 @@ def widen(h: Tensor) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """`torch.bmm`, whose backward would be autocast where it runs inside autocast."""
+    """`torch.bmm` with a backward that is never autocast."""
 
     generate_vmap_rule = True
 

@@ -12,8 +12,8 @@
 | symmetry, size_correlation, sign_auc | geometry of the embeddings of numbers, see `circuits.number_embeddings` |
 | position_row, position_col, position_other | mean cosine of centered position embeddings |
 
-Errors are of matrices with a seed of their own, the same at all checkpoints. What is done is kept beside the
-checkpoints and not done again. Cost: about a second a checkpoint on a CPU at the presets' sizes.
+Errors are of matrices with a seed of their own, the same at all checkpoints. Results are kept beside the
+checkpoints and are not computed again. Cost: about a second a checkpoint on a CPU at the presets' sizes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The numbers of a run of matrix completion that claims are about.
 
 E is E x² of a cell, P the masked loss on the copying plateau. Around a step: the mean over the five evaluations nearest
-to it, since one evaluation of 256 matrices is off by some 2 %. "Before": 500 steps before the onset, of runs of more
-than 10,000 steps 4,000. The last layer
-is meant where none is named. Undefined is None.
+to it, since one evaluation of 256 matrices is off by some 2 %. "Before" is 500 steps before the onset; in runs of
+more than 10,000 steps, 4,000. The last layer is meant where none is named. Undefined is None.
 
 | number | what |
 |---|---|

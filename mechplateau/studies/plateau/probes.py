@@ -3,8 +3,8 @@
 A one-hidden-layer MLP (256 ReLUs) on `blocks.{last}.hook_attn_out` at the output rows predicts the output token. Two
 splits, both by sequence, at every kept checkpoint: the authors' (2,048 fresh sequences; the first 64, 1,024 rows of
 moving window sum, train and the others test) and ours (256 sequences, 4,096 rows, each; at the small scale half as
-many), with a control of shuffled labels. What is done is kept beside the checkpoints, with the settings it was done
-with, and not done again.
+many), with a control of shuffled labels. Results are kept beside the checkpoints, with their settings, and are not
+computed again.
 
 Beside the paper's probe, on our split: the control task (a random label for each set of operands, see
 `mechplateau.circuits.probing`), and a linear probe of the same place and of the neurons, `mlp.hook_post`, with theirs.
@@ -122,7 +122,7 @@ class AttentionOutputProbe(CheckpointMeasure):
 
 
 def probe_numbers(run: Run, scale: str = PAPER) -> Numbers:
-    """Of our split, from what was probed before; nothing where nothing was.
+    """The numbers that claims are about, of our split, from probes that are kept; empty where there are none.
 
     probe_plateau (at the checkpoint "during"), probe_end (at the last), probe_end_authors (their split),
     probe_shuffled (largest over checkpoints), probe_selectivity (mean over checkpoints from "during" on), and at the

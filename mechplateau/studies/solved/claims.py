@@ -2,8 +2,8 @@
 
 The ranges were written down before the runs on record, from an audit by another program of six other runs, and where
 that says nothing, from what would have to be seen for the sentence to be true. The numbers are defined in `numbers`.
-Two sentences failed on five runs, as their numbers read them. They stay, beside a second reading, which was
-found on those runs, and has three more to pass.
+Two claims failed on the first five runs. They stay as they were. Beside each is a second reading: it was found on
+those five runs, and three more runs decide it.
 """
 
 from __future__ import annotations

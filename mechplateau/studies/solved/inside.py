@@ -140,7 +140,7 @@ def solved_numbers(run: Run) -> Numbers:
 
 
 def _separator(run: Run, task: Task, tokens: Tensor) -> Numbers:
-    """Row by row, along the separator's value: of the last checkpoint, and of the plateau's."""
+    """How far separator and inputs balance row by row, in the last checkpoint and in that of the plateau."""
     found: Numbers = {}
     steps = {"": run.steps[-1], "_during": run.phases.during}
     for name, step in steps.items():
@@ -161,7 +161,7 @@ def _separator(run: Run, task: Task, tokens: Tensor) -> Numbers:
 
 
 def _causal(model: HookedTransformer, tokens: Tensor, task: Task) -> Numbers:
-    """With the waves of the sum, and with all of the terms."""
+    """Accuracies with a neuron's frequency kept or removed: in the sum alone, and in all that it makes of the terms."""
     names = {"own": "accuracy", "renamed": "permuted", "other": "other"}
     numbers: Numbers = {}
     for of, begin in (("sum", ""), ("terms", "terms_")):
@@ -176,7 +176,7 @@ def _causal(model: HookedTransformer, tokens: Tensor, task: Task) -> Numbers:
 
 
 def _joint(run: Run, solved: HookedTransformer, tokens: Tensor, task: Task) -> Numbers:
-    """Parts of the solved model in that of the plateau, alone and together; None without a plateau."""
+    """What parts of the solved model recover in that of the plateau, alone and together; None without a plateau."""
     during = run.phases.during
     found: Numbers = dict.fromkeys(("attention_recovered", "mlp_recovered", "joint_recovered"))
     if during is None:

@@ -30,7 +30,7 @@ GRID = {"step_size": (1e-5, 3e-4, 1e-3), "n_beta": (20.0, 66.667, 200.0), "local
 
 
 def paper_settings(run: Run) -> dict[str, Any]:
-    """The task's settings that are the paper's, with shorter chains."""
+    """The paper's settings for the task, with shorter chains."""
     return {**run.task.llc_settings["published"], **_SHORT}
 
 
@@ -73,7 +73,7 @@ class Traces(CheckpointMeasure):
 
 
 class Grid(CheckpointMeasure):
-    """λ̂ and verdict when one of ε, γ and nβ is another, at one checkpoint."""
+    """λ̂ and verdict when one of ε, γ and nβ is changed, at one checkpoint."""
 
     def measure(
         self, run: Run, scale: str, *, jobs: int = 1, progress: Progress | str | None = None
@@ -117,7 +117,7 @@ class OnePair(RegressionBatch):
 class RandomPrefix(CheckpointMeasure):
     """λ̂ of the loss over all pairs, and of the loss of one pair a context, drawn at random.
 
-    Their means are the same, so only the noise of the gradients differs.
+    The two losses have the same mean, so only the noise of the gradients differs.
     """
 
     def measure(

@@ -47,7 +47,7 @@ class Afterwards(CheckpointMeasure):
 
 
 class Coefficients(CheckpointMeasure):
-    """λ̂ with the paper's settings, in a column for each verdict (`llc saturated`, …), so that none is without its own;
+    """λ̂ with the paper's settings, in a column for each verdict (`llc saturated`, …), so that each number has its own;
     E[L], L* and the loss of a model that does not look at its input; the elasticity."""
 
     def measure(

@@ -114,7 +114,7 @@ def random_prefix(material: Material) -> PaperFigure:
 
 @_styled
 def grid(material: Material) -> PaperFigure:
-    """λ̂ at one checkpoint when one of the settings is another; hollow where the verdict is not local."""
+    """λ̂ at one checkpoint when one of the settings is changed; hollow where the verdict is not local."""
     sheet, axes = _sheet(3, width=7.0, height=2.4)
     names = {"step_size": "step size ε", "n_beta": "nβ", "localization": "localization γ"}
     for ax, (setting, values) in zip(axes, GRID.items(), strict=True):

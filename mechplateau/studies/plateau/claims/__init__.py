@@ -1,6 +1,6 @@
 """The paper's claims: which number of which runs, and the range in which the sentence is true.
 
-Numbers are those of `summary` and of `probes`. Figures from 101 on are ours, and so is what they are held against.
+Numbers are those of `summary` and of `probes`. Figures from 101 on are ours, and so are their ranges.
 """
 
 from collections.abc import Mapping

@@ -82,7 +82,7 @@ _NUMBERS: Mapping[str, tuple[Change, ...]] = {
 
 
 def missing(after: int) -> Change:
-    """A row that was written when so many runs of its recipe had been seen, whose number may have been known."""
+    """A row that was written after so many runs of its recipe: its number may have been known by then."""
     return Change(after=after, was="no such row", because="it was missing")
 
 

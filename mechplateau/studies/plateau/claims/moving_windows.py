@@ -1,4 +1,4 @@
-"""Moving window sums at the paper's size: figures 2 to 4. What the authors' code gave is one run of it."""
+"""Moving window sums at the paper's size: figures 2 to 4. Numbers of the authors' code are of one run of it."""
 
 from __future__ import annotations
 

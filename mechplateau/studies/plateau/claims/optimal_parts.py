@@ -117,7 +117,7 @@ def _others() -> Iterable[Claim]:
 
 
 def _own() -> Iterable[Claim]:
-    """The rows that stood in the others' place: into the initialization that the parts grew from."""
+    """The rows that were there before the others: parts put into the initialization that they grew from."""
     moved = Change(after=1, was="the row of the new model", because="the authors put parts into a new model")
     yield _of(
         "KQ-own", "took", "KQ back in its own initialization: shorter", over="mws", high=0.6, changes=(moved,)

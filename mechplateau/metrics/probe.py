@@ -10,8 +10,7 @@ Two controls, each drawn several times, with as many parameters and the label fr
   probe reads of it, it has learned by itself. Selectivity is its accuracy on the label minus that on the control task:
   near 0 says that the probe would read any function of those inputs as well.
 
-linear: logistic regression (L2, C = 1, lbfgs); mlp: one hidden layer of ReLUs (Adam, scikit-learn's defaults; fitted
-by `mechplateau.metrics.small_mlp`).
+linear: logistic regression (L2, C = 1, lbfgs); mlp: one hidden layer of ReLUs (Adam, scikit-learn's defaults).
 Inputs are standardized with the training rows' mean and deviation, unless `standardize` is off.
 
 Source: Alain & Bengio 2016 (linear probes); Hewitt & Liang 2019 (control tasks); the MLP is that of arXiv 2506.13688.
@@ -26,7 +25,6 @@ from typing import Any
 import numpy as np
 
 from mechplateau.errors import UserError
-from mechplateau.metrics.small_mlp import fit_small_mlp
 
 
 @dataclass(frozen=True)
@@ -244,17 +242,21 @@ def _flat(features: np.ndarray) -> np.ndarray:
 def _fitted(
     features: np.ndarray, labels: np.ndarray, kind: str, hidden: int, max_iter: int, seed: int
 ) -> tuple[Any, bool]:
-    if kind == "mlp":
-        net = fit_small_mlp(features, labels, hidden=hidden, max_iter=max_iter, seed=seed)
-        return net, net.converged
     # scikit-learn takes a second to import, and only probes need it.
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
+    from sklearn.neural_network import MLPClassifier
 
-    classifier = LogisticRegression(max_iter=max_iter)
+    if kind == "linear":
+        classifier: Any = LogisticRegression(max_iter=max_iter)
+    else:
+        classifier = MLPClassifier((hidden,), max_iter=max_iter, random_state=seed)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         classifier.fit(features, labels)
+    if any("interrupted by user" in str(warning.message) for warning in caught):
+        # scikit-learn takes Ctrl-C for the end of training; a probe half fitted is no finding.
+        raise KeyboardInterrupt
     stopped_early = any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
     for warning in caught:
         if not issubclass(warning.category, ConvergenceWarning):

@@ -74,6 +74,24 @@ def test_an_unfinished_fit_is_said_and_constant_features_do_no_harm():
     assert fit_probe(features, labels, control=False).test_accuracy == 1.0
 
 
+def test_a_fit_that_is_interrupted_is_no_result(monkeypatch):
+    """scikit-learn itself takes Ctrl-C for the end of training and returns the probe as far as it is."""
+    from sklearn.neural_network import MLPClassifier
+
+    original, calls = MLPClassifier._backprop, []
+
+    def interrupted_later(*arguments, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(MLPClassifier, "_backprop", interrupted_later)
+    with pytest.raises(KeyboardInterrupt):
+        fit_probe(*decodable(), kind="mlp", hidden=4)
+    assert len(calls) == 3
+
+
 def test_refusals():
     features, labels = decodable()
     with pytest.raises(UserError, match=r"got \[120, 4, 8\] and \[120, 3\]"):

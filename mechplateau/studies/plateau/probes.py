@@ -10,7 +10,7 @@ Beside the paper's probe, on our split: the control task (a random label for eac
 `mechplateau.circuits.probing`), and a linear probe of the same place and of the neurons, `mlp.hook_post`, with theirs.
 A probe that reads the random label as well as the answer has made the answer itself.
 
-Cost: eight fits a checkpoint, about 40 seconds of one core at the paper's size, of which the MLPs take most: a
+Cost: eight fits a checkpoint, about 80 seconds of one core at the paper's size, of which the MLPs take most: a
 shuffled or random label is learned by heart, in some 500 epochs. Checkpoints are independent, and each is probed on
 one thread, so that its accuracies are the same however many are probed at a time.
 """

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import Normal, Stroke
 
@@ -61,6 +63,8 @@ def draw_matrices(matrices: Sequence[MatrixView]) -> PaperFigure:
 def draw_cell_attention(patterns: Mapping[str, Sequence[np.ndarray]], shape: tuple[int, int]) -> PaperFigure:
     """Head maps between cells, a column a head and a line a name (of a phase, say); lines part the matrix's rows.
 
+    One color scale for all maps, so that they can be compared; see `_Scale`.
+
     Args:
         patterns: name → one `[head, query, key]` a layer.
         shape: rows and columns of the matrix; its cells are numbered row after row.
@@ -68,46 +72,87 @@ def draw_cell_attention(patterns: Mapping[str, Sequence[np.ndarray]], shape: tup
     heads = [
         (layer, head) for layer, one in enumerate(next(iter(patterns.values()))) for head in range(len(one))
     ]
+    scale = _Scale([one for layers in patterns.values() for one in layers])
+    parted = range(shape[1], shape[0] * shape[1], shape[1])
     with matplotlib.rc_context(style()):
-        sheet = PaperFigure(1.25 * len(heads) + 0.5, 1.35 * len(patterns) + 0.4)
+        sheet = PaperFigure(1.25 * len(heads) + 1.2, 1.35 * len(patterns) + 0.4)
         axes = sheet.subplots(len(patterns), len(heads), squeeze=False)
         for line, (name, layers) in zip(axes, patterns.items(), strict=True):
             for ax, (layer, head) in zip(line, heads, strict=True):
-                ax.imshow(layers[layer][head], cmap="viridis", vmin=0)
-                for row in range(1, shape[0]):
-                    ax.axhline(row * shape[1] - 0.5, color="white", linewidth=0.4)
-                    ax.axvline(row * shape[1] - 0.5, color="white", linewidth=0.4)
-                _bare(ax)
+                scale.draw(ax, layers[layer][head], parted, parted)
             line[0].set_ylabel(name, fontsize=7)
         for ax, (layer, head) in zip(axes[0], heads, strict=True):
             ax.set_title(f"L{layer}H{head}", fontsize=7)
+        scale.tell(sheet, axes)
     return sheet
 
 
 def draw_heads(
     layers: Sequence[np.ndarray], down: Sequence[int] = (), across: Sequence[int] = ()
 ) -> PaperFigure:
-    """Head maps, a line a layer and a column a head, each with its own scale.
+    """Head maps, a line a layer and a column a head, on one color scale; see `_Scale`.
 
     Args:
         layers: one `[head, query, key]` a layer.
         down, across: the queries and the keys before which a line is drawn.
     """
     n_heads = max(len(one) for one in layers)
+    scale = _Scale(layers)
+    tall = max(one.shape[1] / one.shape[2] for one in layers)
     with matplotlib.rc_context(style()):
-        sheet = PaperFigure(1.6 * n_heads, 1.6 * len(layers) + 0.4)
+        sheet = PaperFigure(1.5 * n_heads + 1.2, (1.4 * tall + 0.25) * len(layers) + 0.5)
         axes = sheet.subplots(len(layers), n_heads, squeeze=False)
         for layer, line in enumerate(axes):
             for head, ax in enumerate(line):
-                image = ax.imshow(layers[layer][head], cmap="viridis", vmin=0)
+                scale.draw(ax, layers[layer][head], down, across)
                 ax.set_title(f"L{layer}H{head}", fontsize=7)
-                for query in down:
-                    ax.axhline(query - 0.5, color="white", linewidth=0.4)
-                for key in across:
-                    ax.axvline(key - 0.5, color="white", linewidth=0.4)
-                _bare(ax)
-                sheet.colorbar(image, ax=ax, shrink=0.7)
+        scale.tell(sheet, axes)
     return sheet
+
+
+_UNDEFINED = "#d62728"
+"""Red, which the scale does not have."""
+
+
+class _Scale:
+    """One color scale for attention maps: from 0 to the largest value, in steps of its square root.
+
+    A head that looks everywhere alike has 1 / cells in each, one that looks at a single cell has 1: by the square root
+    both are seen. What is not a finite number is red.
+    """
+
+    def __init__(self, arrays: Sequence[np.ndarray]):
+        self._limit = symmetric_limit(arrays)
+        told = [
+            beyond(arrays, self._limit),
+            "" if all(np.isfinite(a).all() for a in arrays) else "red: undefined",
+        ]
+        self._told = "; ".join(filter(None, told))
+        self._over = bool(told[0])
+        self._norm = PowerNorm(0.5, vmin=0, vmax=self._limit, clip=True)
+        self._colors = matplotlib.colormaps["viridis"].with_extremes(bad=_UNDEFINED)
+        self._image: AxesImage | None = None
+
+    def draw(self, ax: Axes, values: np.ndarray, down: Sequence[int], across: Sequence[int]) -> None:
+        """A map, with a line before each of these queries and keys."""
+        self._image = ax.imshow(values, cmap=self._colors, norm=self._norm)
+        for query in down:
+            ax.axhline(query - 0.5, color="white", linewidth=0.4)
+        for key in across:
+            ax.axvline(key - 0.5, color="white", linewidth=0.4)
+        _bare(ax)
+
+    def tell(self, sheet: PaperFigure, axes: np.ndarray) -> None:
+        """The key of colors, beside all maps."""
+        assert self._image is not None
+        sheet.colorbar(
+            self._image,
+            ax=axes,
+            shrink=min(1.0, 1.2 / len(axes) + 0.3),
+            aspect=15,
+            label=f"attention ({self._told})" if self._told else "attention",
+            extend="max" if self._over else "neither",
+        )
 
 
 def _outline(ax: Axes, masked: np.ndarray) -> None:

@@ -13,7 +13,7 @@ from mechplateau.signs import Signs
 from mechplateau.studies.matrix.story import matrix_sections
 from mechplateau.views._cards import summary_cards
 from mechplateau.views.columns import panels
-from mechplateau.views.matrices import MatrixView, draw_cell_attention, draw_matrices
+from mechplateau.views.matrices import MatrixView, draw_cell_attention, draw_heads, draw_matrices
 from mechplateau.views.summary import comparison_rows, key_numbers, verdict
 
 
@@ -97,5 +97,20 @@ def test_a_run_that_diverged_is_drawn():
 
 def test_head_maps_are_parted_by_row():
     sheet = draw_cell_attention({"after": [np.full((3, 6, 6), 1 / 6)]}, (2, 3))
-    assert [ax.get_title("left") for ax in sheet.axes] == ["L0H0", "L0H1", "L0H2"]
-    assert sorted(line.get_ydata()[0] for line in sheet.axes[0].lines if line.get_ydata()[0] > 1) == [2.5]
+    maps = [ax for ax in sheet.axes if ax.images]
+    assert [ax.get_title("left") for ax in maps] == ["L0H0", "L0H1", "L0H2"]
+    assert sorted(line.get_ydata()[0] for line in maps[0].lines if line.get_ydata()[0] > 1) == [2.5]
+
+
+def test_head_maps_have_one_scale_with_a_key():
+    """A uniform map is not as bright as one that looks at a single cell, and both can be read off the key."""
+    weak, strong = np.full((1, 6, 6), 1 / 6), np.eye(6)[None]
+    sheets = draw_cell_attention({"before": [weak], "after": [strong]}, (2, 3)), draw_heads([weak, strong])
+    for sheet in sheets:
+        first, second = (ax.images[0] for ax in sheet.axes if ax.images)
+        assert first.get_clim() == second.get_clim() == (0.0, 1.0)
+        assert float(first.norm(1 / 6)) == pytest.approx((1 / 6) ** 0.5)
+        assert [ax.get_ylabel() for ax in sheet.axes if not ax.images] == ["attention"]
+    undefined = draw_heads([np.full((1, 2, 2), np.nan), strong])
+    assert "attention (red: undefined)" in [ax.get_ylabel() for ax in undefined.axes]
+    assert undefined.png()

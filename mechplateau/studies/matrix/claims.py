@@ -300,7 +300,7 @@ def _sizes() -> Iterable[Claim]:
     yield _claim(
         id="13/narrow",
         figure="13",
-        text="the next one ends worse than the widest",
+        text="the next one ends worse than the default width",
         recipe="width-128",
         number="loss_end",
         over="mc",

@@ -14,6 +14,9 @@ from mechplateau.studies.recipes import Recipe, Settings, Source
 
 TASK = "matrix_completion"
 COMPONENTS = ("tokens", "positions", "embedding_ln", "attention", "mlp", "readout")
+_CALLED = {"embedding_ln": "embedding norm", "mlp": "MLP", "readout": "read-out"}
+_NARROW = {64: 16, 128: 32, 256: 48, 384: 96}
+"""Widths of the paper's size, and those on a CPU, where the default is 64 instead of 768."""
 CPU_SCALES = ("tiny", "small")
 _ENDS: Settings = {"checkpoints": {"every": 10**6}}
 
@@ -61,15 +64,15 @@ def _all_recipes() -> Iterable[Recipe]:
     for part in COMPONENTS:
         others = [other for other in COMPONENTS if other != part]
         start = Source("mc", {"kind": "optimal_init", "parts": others})
-        yield _recipe(f"only-{part}", f"{part.replace('_', ' ')} alone", start=start)
+        yield _recipe(f"only-{part}", f"{_CALLED.get(part, part)} alone", start=start)
 
-    # Width and depth (figures 13 and 14). On a CPU, half and double.
-    for width in (64, 128, 256, 384):
+    # Width and depth (figures 13 and 14).
+    for width, on_a_cpu in _NARROW.items():
         yield _recipe(
             f"width-{width}",
-            f"width {width}",
+            f"width {width} (on a CPU {on_a_cpu})",
             {"model": {"d_model": width}},
-            {"model": {"d_model": {64: 16, 128: 32, 256: 48, 384: 96}[width]}},
+            {"model": {"d_model": on_a_cpu}},
         )
     for depth in (2, 6):
         yield _recipe(

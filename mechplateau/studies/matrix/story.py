@@ -86,7 +86,7 @@ def _attention(run: Run, task: MatrixCompletion, steps: Mapping[str, int]) -> Se
     uniform = (1 - task.p_mask) * (task.m + task.n - 2) / task.n_cells
     text = (
         f"Mean over {_AVERAGED} matrices; query cells down, key cells across, row after row of the matrix, with lines "
-        "between its rows. Dark is 0, and each map has a scale of its own.",
+        "between its rows. All maps have one scale, by the square root, so that small masses are seen, too.",
         f"The table is of masked queries at step {last}. Ω are the observed cells of the query's row and column; a "
         f"head that looks everywhere alike has {uniform:.2f} there. row, col, self and obs: attention on the query's "
         "row, its column, itself, and observed cells. fixed: 1 where it looks at the same cells whatever the query. "

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -72,15 +74,15 @@ def heard() -> Heard:
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels' fresh memory holds NaN, so that whatever one leaves unwritten shows."""
-    from mechplateau_kernels import _launch
-    from mechplateau_kernels.attention import launch, tiled_launch
-    from mechplateau_kernels.cosine import launch as cosine_launch
+    import mechplateau_kernels
 
     def allocate(shape, dtype, device):
         return torch.full(shape, math.nan, dtype=dtype, device=device)
 
-    for module in (_launch, launch, tiled_launch, cosine_launch):
-        monkeypatch.setattr(module, "allocate", allocate)
+    for found in pkgutil.walk_packages(mechplateau_kernels.__path__, "mechplateau_kernels."):
+        module = importlib.import_module(found.name)
+        if hasattr(module, "allocate"):
+            monkeypatch.setattr(module, "allocate", allocate)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """The same cases as in the interpreter, compiled for the GPU that is there."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -10,8 +12,7 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(
-    "file",
-    ["attention_cases.py", "exact_cases.py", "cosine_cases.py", "operation_cases.py", "tiled_cases.py"],
+    "file", sorted(path.name for path in (Path(__file__).parent / "cases").glob("*_cases.py"))
 )
 def test_cases(file, run_cases):
     run_cases([file], "slow or not slow")

@@ -2,10 +2,10 @@
 
     python tests/two_checkouts.py OTHER_CHECKOUT [THIS_CHECKOUT] [--steps 12]
 
-Both checkouts train the same short runs on this machine, each in a process of its own: one of every task, and on moving
-window sums one of every optimizer, schedule and intervention. Compared are the runs' names, every tensor that they kept
-(weights, maps, what is needed to resume) and the table, column by column. Nothing is stored: processors differ in
-their bits, so both sides have to run here.
+Both checkouts train the same short runs on this machine, each in a process of its own: one of every task that both
+know, and on moving window sums one of every optimizer, schedule and intervention. Compared are the runs' names, every
+tensor that they kept (weights, maps, what is needed to resume) and the table, column by column. Nothing is stored:
+processors differ in their bits, so both sides have to run here.
 
 Prints one line a run, and ends with 1 where anything differs. It is a tool for refactorings, not a test of its own.
 """
@@ -33,6 +33,22 @@ TASKS: dict[str, dict[str, Any]] = {
     "repeat": {"blocks": 2},
     "concat_mws": {},
 }
+TEXT = "text"
+"""The folder of the text, which lies beside the runs."""
+OTHER_KINDS: dict[str, dict[str, Any]] = {
+    "matrix_completion": {"fields": {"m": 3, "n": 4, "rank": 1}, "model": {"n_layers": 1, "n_heads": 2, "d_model": 16}},
+    "matrix_completion_gpt": {"fields": {"m": 3, "n": 4, "rank": 1}, "model": {"n_layers": 1, "d_model": 16}},
+    "in_context_regression": {
+        "fields": {"d": 2, "n_pairs": 3}, "model": {"n_heads": 2, "d_model": 16}, "training": {"schedule": "one_cycle"}
+    },
+    "text": {
+        "fields": {
+            "folder": TEXT, "vocab_size": 262, "wide_vocab_size": 275, "n_ctx": 12, "repeated": 0.5, "segment": [2, 5]
+        },
+        "model": {"n_heads": 2, "d_model": 16},
+    },
+}  # fmt: skip
+"""Tasks with models of their own, which earlier checkouts do not have."""
 SMALL_MODEL = {"d_model": 32, "n_heads": 2, "n_layers": 2}
 SMALL_TRAINING = {"batch_size": 32}
 
@@ -43,13 +59,16 @@ def configurations(steps: int, source: Path | None) -> dict[str, dict[str, Any]]
     runs: dict[str, dict[str, Any]] = {}
 
     def add(name: str, task: str = "mws", **changes: Any) -> None:
-        given = {"task": {"name": task, **TASKS[task]}, "model": SMALL_MODEL, "seed": 3, **changes}
+        fields = changes.pop("fields", TASKS.get(task, {}))
+        given = {"task": {"name": task, **fields}, "model": SMALL_MODEL, "seed": 3, **changes}
         given["training"] = {**training, **changes.get("training", {})}
         given["checkpoints"] = {"every": max(1, steps // 2)}
         runs[name] = given
 
     for task in TASKS:
         add(f"task {task}", task, evaluation={"locations": "all"})
+    for task, own in OTHER_KINDS.items():
+        add(f"task {task}", task, evaluation={"every": 2}, **own)
     add("task mws, samples as the authors'", evaluation={"samples": "paper"})
     add("task mws, softmax", model={**SMALL_MODEL, "attention": "softmax"})
     add("task mws, one head, width 48", model={"d_model": 48})
@@ -82,11 +101,21 @@ def configurations(steps: int, source: Path | None) -> dict[str, dict[str, Any]]
 def trained(steps: int, folder: Path) -> dict[str, dict[str, str]]:
     """Train everything with the mechplateau that Python finds; what came out, as hashes by run and part."""
     from mechplateau import RunConfig, train
+    from mechplateau.tasks import task_names
 
+    Path(TEXT).mkdir()
+    words = " ".join(
+        f"the cat{i % 7} sat on mat{i * i % 11}, and {i * 37 % 101} others did." for i in range(400)
+    )
+    Path(TEXT, "a.txt").write_text(words, encoding="utf-8")
+    if missing := {*task_names()} - {*TASKS, *OTHER_KINDS}:
+        sys.exit(f"no run of {', '.join(sorted(missing))}: add one to TASKS or OTHER_KINDS in {__file__}")
     found: dict[str, dict[str, str]] = {}
     first = configurations(steps, None)["task mws"]
     source = train(RunConfig.parse(first), runs_dir=folder, threads=1).path
     for name, given in configurations(steps, source).items():
+        if given["task"]["name"] not in task_names():
+            continue
         run = train(RunConfig.parse(given), runs_dir=folder, threads=1)
         found[name] = {"name": run.path.name, **_hashes(run.path, run.metrics)}
     return found
@@ -145,8 +174,11 @@ def main() -> int:
     before, after = _trained_by(one, asked.steps), _trained_by(two, asked.steps)
     different = 0
     for name in before | after:
-        parts = before.get(name, {}) | after.get(name, {})
-        wrong = [part for part in parts if before.get(name, {}).get(part) != after.get(name, {}).get(part)]
+        if name in before.keys() ^ after.keys():
+            print(f"{name:45} not compared: one checkout does not have it")
+            continue
+        parts = before[name] | after[name]
+        wrong = [part for part in parts if before[name].get(part) != after[name].get(part)]
         different += bool(wrong)
         shown = "the same" if not wrong else f"{len(wrong)} of {len(parts)} differ: {', '.join(wrong[:4])}"
         print(f"{name:45} {shown}")

@@ -54,6 +54,11 @@ def test_two_ways_of_sampling_over_checkpoints(run, id, lines):
     drawn = [container[0].get_ydata() for container in sheet.axes[0].containers]
     expected = [table[f"{line} llc"].astype(float) for line in lines]
     np.testing.assert_allclose(np.asarray(drawn, dtype=float), expected)
+    # No λ̂ without its verdict: in the legend where a line has one, else at each point.
+    told = [text.get_text() for text in (*sheet.axes[0].get_legend().get_texts(), *sheet.axes[0].texts)]
+    for line in lines:
+        verdicts = set(table[f"{line} verdict"])
+        assert all(any(verdict in text for text in told) for verdict in verdicts)
 
 
 def test_a_random_pair_has_the_loss_of_all_in_the_mean(run, monkeypatch):
@@ -64,11 +69,13 @@ def test_a_random_pair_has_the_loss_of_all_in_the_mean(run, monkeypatch):
         seen["each"] = losses(model, batch)
         seen["all"] = run.task.objective.losses(model(batch.inputs), batch)
         seen["pair"] = batch.pair
+        seen["h_max"] = settings["h_max"]
         return type("Found", (), {"llc": 0.0, "chain_sd": 0.0, "verdict": "local"})
 
     monkeypatch.setattr(chains, "llc", taken)
-    chains._of_one_pair(run, 2)
+    chains._of_one_pair(run, 2, 9.0)
     assert seen["each"].shape == (4, 1)
+    assert seen["h_max"] == 9.0  # that of the loss of all, so that both are judged alike
     assert torch.equal(seen["each"][:, 0], seen["all"][torch.arange(4), seen["pair"]])
     assert set(seen["pair"].tolist()) <= {0, 1}
 

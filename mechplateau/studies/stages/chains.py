@@ -6,6 +6,7 @@ sampled is kept beside the run.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mechplateau.development import llc, llc_over_run
+from mechplateau.development import StepSizeWarning, llc, llc_over_run
 from mechplateau.development.data import Fresh
 from mechplateau.development.of_runs import LlcTable
 from mechplateau.progress import Progress
@@ -127,16 +128,17 @@ class RandomPrefix(CheckpointMeasure):
         for step in chosen_steps(run.steps, CHECKPOINTS):
             found = llc_over_run(run, [step], progress=progress, **paper_settings(run))
             row = {"step": step} | _told("all pairs", found)
-            notes = run.notes("stages-prefix", paper_settings(run))
+            notes = run.notes("stages-one-pair", paper_settings(run))
             kept = notes.read(step)
             if kept is None:
-                kept = _of_one_pair(run, step), {}
+                # The mean loss is the same, and so is its curvature.
+                kept = _of_one_pair(run, step, float(found.table["h_max"].iloc[0])), {}
                 notes.write(step, kept[0])
             rows.append(row | {f"a random pair {name}": value for name, value in kept[0].items()})
         return pd.DataFrame(rows)
 
 
-def _of_one_pair(run: Run, step: int) -> dict[str, Any]:
+def _of_one_pair(run: Run, step: int, h_max: float) -> dict[str, Any]:
     task, settings = run.task, paper_settings(run)
     assert isinstance(task, InContextRegression)
 
@@ -150,9 +152,16 @@ def _of_one_pair(run: Run, step: int) -> dict[str, Any]:
         return task.objective.losses(model(batch.inputs), batch).gather(1, batch.pair[:, None])
 
     size = settings.pop("batch_size")
-    found = llc(
-        run.model(step), losses, Fresh(made, size, seed=0), trivial_loss=task.trivial_loss, step_check=False, **settings
-    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StepSizeWarning)  # the verdict says it
+        found = llc(
+            run.model(step),
+            losses,
+            Fresh(made, size),
+            trivial_loss=task.trivial_loss,
+            h_max=h_max,
+            **settings,
+        )
     return {"llc": found.llc, "chain_sd": found.chain_sd, "verdict": found.verdict}
 
 

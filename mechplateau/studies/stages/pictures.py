@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from mechplateau.development import llc, stages, toys
+from mechplateau.development import affine_check, llc, stages, toys
 from mechplateau.development.boundaries import slopes
 from mechplateau.runs import Run
 from mechplateau.studies.figures import Material
@@ -123,12 +123,8 @@ def grid(material: Material) -> PaperFigure:
                 line = table.iloc[0]
                 found = [_number(line[f"{setting} {value:g} llc"]) for value in values]
                 ax.plot(values, found, color=_DARK, linewidth=0.8)
-                for value, number in zip(values, found, strict=True):
-                    verdict = str(line[f"{setting} {value:g} verdict"])
-                    ax.plot([value], [number], "o", color=_DARK, mfc=_DARK if verdict == "local" else "white")
-                    ax.annotate(
-                        verdict, (value, number), (0, 5), textcoords="offset points", ha="center", fontsize=5
-                    )
+                verdicts = [str(line[f"{setting} {value:g} verdict"]) for value in values]
+                _judged(ax, values, found, verdicts, _DARK, above=[i % 2 == 0 for i in range(len(values))])
         ax.set_xscale("log")
         ax.set_xticks(values, [f"{value:g}" for value in values])
         ax.set_xticks([], minor=True)
@@ -173,9 +169,15 @@ def slopes_of_text(material: Material) -> PaperFigure:
 
 @_styled
 def slopes_of_regression(material: Material) -> PaperFigure:
-    """The released λ̂ of the run's seed, −nβ times the run's own loss, and their slopes."""
-    scale = -material.runs[next(iter(material.runs))][0].task.llc_settings["published"]["n_beta"]
-    wanted = [("llc", "λ̂ as released", 1.0), ("mse", "−nβ · loss", scale)]
+    """The released λ̂ of the run's seed, −nβ times the run's own loss, and their slopes.
+
+    What was released has no verdicts; whether it is a straight line in its own loss is told instead.
+    """
+    (runs,) = material.runs.values()
+    n_beta = runs[0].task.llc_settings["published"]["n_beta"]
+    lines = [_is_a_line_in_its_loss(run, n_beta) for run in runs]
+    verdict = "saturated" if all(lines) else "verdict unknown"
+    wanted = [("llc", f"λ̂ as released: {verdict}", 1.0), ("mse", "−nβ · loss", -n_beta)]
     return _slopes(material, "B.2", "Regression: slopes of λ̂ and of the loss, and where they rest", wanted)
 
 
@@ -198,7 +200,7 @@ def _slopes(material: Material, id: str, title: str, wanted: Sequence[tuple[str,
             for boundary in _boundaries(table, column):
                 for ax in (above, below):
                     ax.axvline(boundary, color=color, linewidth=0.6, linestyle=":")
-        for ax, axis in ((above, words), (below, f"d({words}) / d ln(step)")):
+        for ax, axis in ((above, words), (below, "its slope, d / d ln(step)")):
             ax.set_xscale("log")
             ax.set_xlabel("step")
             ax.set_ylabel(axis)
@@ -213,22 +215,62 @@ def _with_released(run: Run) -> pd.DataFrame:
     return run.metrics.drop(columns="llc", errors="ignore").merge(own[["step", "llc"]], on="step", how="left")
 
 
+def _is_a_line_in_its_loss(run: Run, n_beta: float) -> bool:
+    """Whether the λ̂ released for a run's seed, up to its last step, is nothing but the released loss."""
+    table = released_regression()
+    table = table[(table["seed"] == run.config.seed) & (table["step"] <= run.metrics["step"].max())]
+    return bool(affine_check(table["llc"].tolist(), table["mse"].tolist(), n_beta).saturated)
+
+
 def _boundaries(table: pd.DataFrame, column: str) -> list[float]:
     found = stages(table, column, loss=column).column
     return [boundary.step for boundary in found.boundaries if boundary.certain]
 
 
 def _errors(ax: Axes, material: Material, lines: Mapping[str, str]) -> None:
-    """λ̂ over steps, a line each, with the standard deviation of the chains' means; of the first run."""
+    """λ̂ over steps, a line each, with the standard deviation of the chains' means and verdicts; of the first run."""
     (tables,) = material.measured.values()
     for shift, ((name, words), color) in enumerate(zip(lines.items(), (_DARK, _RED), strict=True)):
         table = tables[0]
         steps = table["step"] * (1 + 0.01 * shift)
         values, sd = (table[f"{name} {part}"].astype(float) for part in ("llc", "chain_sd"))
-        ax.errorbar(steps, values, yerr=sd, color=color, marker="o", markersize=3, linewidth=0.9, label=words)
+        verdicts = [str(verdict) for verdict in table[f"{name} verdict"]]
+        same = len(set(verdicts)) == 1
+        label = f"{words}: {verdicts[0]}" if same else words
+        ax.errorbar(steps, values, yerr=sd, color=color, linewidth=0.9, label=label)
+        above = None if same else [not shift] * len(steps)
+        _judged(ax, list(steps), list(values), verdicts, color, above=above)
+    ax.margins(0.12, 0.12)
     ax.set_xlabel("step")
     ax.set_ylabel("λ̂ ± sd of chains")
     ax.legend()
+
+
+def _judged(
+    ax: Axes,
+    places: Sequence[float],
+    values: Sequence[float],
+    verdicts: Sequence[str],
+    color: str,
+    *,
+    above: Sequence[bool] | None,
+) -> None:
+    """Points with their verdicts above or below them (None: not written), hollow where the verdict is not local."""
+    for place, (x, y, verdict) in enumerate(zip(places, values, verdicts, strict=True)):
+        fill = color if verdict == "local" else "white"
+        ax.plot([x], [y], "o", color=color, mfc=fill, markersize=3.5, zorder=3)
+        if above is None:
+            continue
+        ax.annotate(
+            verdict,
+            (x, y),
+            (0, 5 if above[place] else -10),
+            textcoords="offset points",
+            ha="center",
+            fontsize=5,
+            color=color,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4, "alpha": 0.8},
+        )
 
 
 def _at(material: Material) -> str:

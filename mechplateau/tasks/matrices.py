@@ -176,7 +176,9 @@ def require_sizes(sizes: Iterable[int], what: str) -> tuple[int, ...]:
     """
     given = tuple(sizes)
     if len(set(given)) != len(given) or len(given) < 2 or min(given) < 1:
-        raise ValueError(f"{what}: expected at least two different sizes (or none), got {list(given)}")
+        raise ValueError(
+            f"{what}: expected at least two different sizes of 1 or more (or none), got {list(given)}"
+        )
     return given
 
 

@@ -32,6 +32,9 @@ from mechplateau.tasks.matrices import (
 )
 from mechplateau.tasks.sequence import FEW_OUTPUTS, SequenceTask, Target, pairs_among, sequences
 
+LARGEST_VOCABULARY = 1_000_000
+"""Values that can have a token: each has a row of the embedding, which would not fit into memory."""
+
 
 @dataclass(frozen=True, eq=False)
 class Matrices(Batch):
@@ -96,6 +99,11 @@ class LowRankMatrices(Config):
             raise ValueError(f"scale: only gaussian and laplace factors have one, got {self.scale:g}")
         if self.k != 2 and self.factors != "signed_grid":
             raise ValueError(f"k: only signed_grid factors have one, got {self.k}")
+        if self.grid.n_values > LARGEST_VOCABULARY:
+            raise ValueError(
+                f"value_max: expected at most {LARGEST_VOCABULARY:,} values that have a token, got "
+                f"{self.grid.n_values:,}; give a smaller value_max or fewer decimals"
+            )
         largest = largest_factor(self.factors)
         if largest is not None and self.rank * largest**2 > self.value_max:
             raise ValueError(

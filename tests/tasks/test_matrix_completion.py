@@ -119,7 +119,11 @@ def test_the_gpt_variant():
         ({"value_max": 1}, "value_max: expected at least 2, the largest value of rank 2, got 1"),
         ({"scale": 0.5}, "scale: only gaussian and laplace factors have one"),
         ({"k": 3}, "k: only signed_grid factors have one"),
-        ({"mixture": [7]}, "mixture: expected at least two different sizes"),
+        (
+            {"decimals": 4, "value_max": 10_000},
+            "value_max: expected at most 1,000,000 values that have a token",
+        ),
+        ({"mixture": [7]}, "mixture: expected at least two different sizes of 1 or more"),
         ({"mixture": [5, 9]}, "m: expected m and n to be the largest size of the mixture, 9, got 7 and 7"),
         ({"mixture": [5, 7], "rank": 6}, "rank: expected at most the smallest size of the mixture, 5"),
     ],

@@ -180,6 +180,8 @@ def main() -> int:
         parts = before[name] | after[name]
         wrong = [part for part in parts if before[name].get(part) != after[name].get(part)]
         different += bool(wrong)
+        alone = before[name].keys() ^ after[name].keys()
+        wrong = [f"{part} (one checkout does not have it)" if part in alone else part for part in wrong]
         shown = "the same" if not wrong else f"{len(wrong)} of {len(parts)} differ: {', '.join(wrong[:4])}"
         print(f"{name:45} {shown}")
     return 1 if different else 0

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
+from fidelity import fidelity_of
 
 from mechplateau.config import RunConfig
 from mechplateau.training import train
-
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
-
-from fidelity import fidelity_of
 
 
 @pytest.fixture(scope="module")

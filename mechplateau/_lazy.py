@@ -16,6 +16,10 @@ MOVED: Mapping[str, str] = {
     "mechplateau.circuits.transfer_matrix": "mechplateau.studies.transfer.transfer_matrix",
     "mechplateau.experiments": "mechplateau.studies",
     "mechplateau.experiments.summary": "mechplateau.studies.plateau.summary",
+    "mechplateau.metrics.SOLVED": "mechplateau.signs.SOLVED",
+    "mechplateau.metrics.Plateau": "mechplateau.signs.Plateau",
+    "mechplateau.metrics.find_plateau": "mechplateau.signs.find_plateau",
+    "mechplateau.metrics.solved_at": "mechplateau.signs.solved_at",
     "mechplateau.reporting": "mechplateau.report",
     "mechplateau.training.progress": "mechplateau.progress",
 }

@@ -31,8 +31,7 @@ old names here.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from mechplateau._lazy import lazy_names
 
 from .accuracy import accuracy, accuracy_per_output
 from .entropy import sequence_entropy
@@ -46,8 +45,6 @@ from .repetition import (
     repetition_frequency,
 )
 from .similarity import cosine_matrix, cosine_per_output, mean_cosine, mean_norm, stable_rank
-
-_MOVED = ("SOLVED", "Plateau", "find_plateau", "solved_at")
 
 __all__ = [
     "SOLVED",
@@ -72,7 +69,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MOVED:  # by name: signs is above metrics, which must not import it
-        return getattr(importlib.import_module("mechplateau.signs"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {})

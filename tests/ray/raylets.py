@@ -80,10 +80,15 @@ def jobs_of(pid):
 
 def kill_all(pids):
     """At once, as when the power goes: first they are stopped, so that none can do anything about another's end."""
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+    signal_all(pids, signal.SIGSTOP)
+    signal_all(pids, signal.SIGKILL)
+
+
+def signal_all(pids, number):
+    """To all of them that still live."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def begun(*words, address, cwd, python=("-m", "mechplateau")):

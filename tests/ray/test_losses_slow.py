@@ -25,6 +25,7 @@ from .raylets import (
     kept,
     kill_all,
     raylet_of,
+    signal_all,
     two_raylets,
     until,
 )
@@ -95,24 +96,30 @@ def test_a_job_and_its_worker_killed_in_the_middle_of_a_save(cluster, alone, tmp
     """Three times, each in a file that is half written."""
     command = begun(*SWEEP, *ALWAYS, *collect, address=cluster.address, cwd=tmp_path)
     where = scratch_folder("x").parent if collect else tmp_path / "runs"
-    halves = 0
+    seen = set()
     for _ in range(3):
-        until(lambda: workers(cluster), command)
-        half = until(lambda: _half_written(where), command)
-        both = workers(cluster)
-        kill_all([*both, *both.values()])
-        halves += half.exists()
+        kill_all(until(lambda: _stopped_in_a_save(cluster, where, seen), command))
     _, err = ended(command)
-    assert halves, "no kill came in the middle of a save"
     assert err.count("it resumes from its last save") >= 3
     assert_equal_to(alone(*ALWAYS), tmp_path / "runs")
 
 
+def _stopped_in_a_save(cluster, where, seen):
+    """Jobs and their workers, stopped while a file that was not seen before is half written; else they run on."""
+    both = workers(cluster)
+    if not both or not _half_written(where) - seen:
+        return None
+    signal_all(both, signal.SIGSTOP)
+    found = _half_written(where) - seen
+    if not found:
+        signal_all(both, signal.SIGCONT)
+        return None
+    seen |= found
+    return [*both, *both.values()]
+
+
 def _half_written(where):
-    for folder in ("checkpoints", "resume"):
-        for path in where.glob(f"**/{folder}/.tmp-*"):
-            return path
-    return None
+    return {path for folder in ("checkpoints", "resume") for path in where.glob(f"**/{folder}/.tmp-*")}
 
 
 @pytest.mark.parametrize("collect", [(), ("--collect",)])

@@ -53,7 +53,8 @@ def say_once(message: str) -> None:
 
 def autocast_dtype(device: torch.device) -> torch.dtype | None:
     """The dtype of autocast where it is on; some devices (meta) know no autocast."""
-    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+    known = device.type in ("cpu", "cuda") or torch.amp.is_autocast_available(device.type)
+    if known and torch.is_autocast_enabled(device.type):
         return torch.get_autocast_dtype(device.type)
     return None
 
@@ -117,6 +118,7 @@ def choose_backend(op: str, backend: str, device: torch.device, obstacle: str | 
     backend.
     """
     wanted, asker = requested_backend(backend)
+    tracing = torch.compiler.is_compiling()
     if wanted == "torch":
         chosen = "torch"
     else:
@@ -132,10 +134,10 @@ def choose_backend(op: str, backend: str, device: torch.device, obstacle: str | 
             chosen = "torch"
             # On a CPU nothing else was to be expected, and in a notebook it would be a box of errors.
             quiet = device.type == "cpu" and "ipykernel" in sys.modules
-            if not quiet and not torch.compiler.is_compiling():
+            if not quiet and not tracing:
                 what = op if device.type == "cuda" else "CPU tensors"
                 say_once(f"{what}: the torch reference runs, not Triton: {obstacle}")
-    if not torch.compiler.is_compiling():
+    if not tracing:
         _used.setdefault(op, set()).add(chosen)
     return chosen
 

@@ -13,7 +13,7 @@ from .configs import MAX_LISTED, MAX_TILED_WIDTH
 from .gathered import few_keys
 from .sets import PositionSet
 
-__all__ = ["ALGORITHMS", "TABLE", "Request", "choose", "tiled_obstacle", "used"]
+__all__ = ["ALGORITHMS", "SHORT", "TABLE", "Request", "choose", "choose_short", "tiled_obstacle", "used"]
 
 TABLE = {
     "tile": (
@@ -69,8 +69,6 @@ class Request(NamedTuple):
     op: str
     pos: int
     device: torch.device
-    plain: bool
-    """Whether it is what short linear attention always was: no allowed set, no statistics of rows, no softmax."""
     learned_factor: bool
     """Whether a gradient of c is requested."""
     obstacles: dict[str, Callable[[], str | None]]
@@ -97,20 +95,32 @@ def choose(request: Request, backend: str, algorithm: str) -> str:
         backend = home
         if algorithm in request.obstacles and (why := request.obstacles[algorithm]()):
             raise ValueError(f'{op}: algorithm="{algorithm}" cannot do this: {why}; use "blocked" or "auto"')
-    chosen = _chosen(request, home or backend, algorithm)
+    return _noted(op, _chosen(request, home or backend, algorithm))
+
+
+def choose_short(op: str, backend: str, device: torch.device, obstacle: str | None) -> str:
+    """Of linear attention of up to `SHORT` positions without an allowed set or statistics of rows: by far the
+    commonest call, and so short on a CPU that the questions of `choose` would show.
+
+    Args:
+        obstacle: why the tile kernels cannot take it, or None.
+    """
+    return _noted(op, "tile" if choose_backend(op, backend, device, obstacle) == "triton" else "map")
+
+
+def _noted(op: str, chosen: str) -> str:
     if not torch.compiler.is_compiling():
         _used.setdefault(op, set()).add(chosen)
     return chosen
 
 
 def _chosen(request: Request, backend: str, algorithm: str) -> str:
-    short = request.plain and request.pos <= SHORT
-    kernel = algorithm if TABLE.get(algorithm, ("",))[0] == "triton" else "tile" if short else "tiled"
+    kernel = algorithm if TABLE.get(algorithm, ("",))[0] == "triton" else "tiled"
     if choose_backend(request.op, backend, request.device, request.obstacles[kernel]()) == "triton":
         return kernel
     if algorithm != "auto":
         return algorithm
-    if request.learned_factor or short:
+    if request.learned_factor:
         return "map"
     for faster, shortest in FASTER_FROM.items():
         if request.pos >= shortest and _few(request) and request.obstacles[faster]() is None:

@@ -24,7 +24,7 @@ PRECISIONS = ("auto", "tf32x3", "ieee", "tf32")
 
 
 def check_inputs(op: str, q: Tensor, k: Tensor, v: Tensor) -> None:
-    if not all(isinstance(x, Tensor) for x in (q, k, v)):
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         raise TypeError(
             f"{op}: expected tensors q, k, v; got {', '.join(type(x).__name__ for x in (q, k, v))}"
         )
@@ -64,7 +64,9 @@ def checked_set(op: str, name: str, chosen: PositionSet | Tensor, q: Tensor) -> 
     elif not isinstance(chosen, PositionSet):
         raise TypeError(f"{op}: {name}: expected a bool tensor or a set; got {type(chosen).__name__}")
     found = as_set(chosen)
-    for held in found.tensors:
+    for held in (found.entries, found.indices, found.query_codes, found.key_codes):
+        if held is None:
+            continue
         if held.shape[1] != pos or (held.shape[0] != 1 and held.shape[0] != batch):
             raise ValueError(
                 f"{op}: {name}: {found.name} was made for {held.shape[0]} samples of {held.shape[1]} positions; "

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Literal, overload
 
 import torch
 from torch import Tensor
 
-from .._dispatch import full_precision
+from .._dispatch import autocast_dtype, full_precision
 from . import any_length, chunk, reference
-from .choose import Request, choose, tiled_obstacle
+from .choose import SHORT, Request, choose, choose_short, tiled_obstacle
 from .configs import MAX_POSITIONS, MAX_WIDTH, Options
 from .inputs import (
     autocast,
@@ -134,35 +135,39 @@ def linear_attention(
     elif chosen is None:
         c = 1.0
 
-    q, k, v = autocast(q, k, v)
+    casting = autocast_dtype(q.device) is not None
+    if casting:
+        q, k, v = autocast(q, k, v)
     pos = q.shape[1]
     plain = permitted is None and not statistics
-    given = Sets(sets, permitted, chosen)
-    kind = Kind(
-        softmax=False, scale=scale, soft_cap=0.0, causal=causal, c=1.0, bias=0.0,
-        n_sets=len(sets), allowed=permitted is not None, intervene=chosen is not None, statistics=statistics,
-        row_mass=row_mass, algorithm="", precision=precision,
-    )  # fmt: skip
-    learned = isinstance(c, Tensor) and c.requires_grad
-    obstacles = {
-        "tile": lambda: _obstacle(q, v, c, len(sets) + (chosen is not None), plain),
-        "tiled": lambda: tiled_obstacle(q, v, c, sets, (permitted, chosen)),
-        "lse": lambda: "it is for softmax attention",
-        "chunk": lambda: chunk.obstacle(kind, sets, (permitted, chosen)),
-    }
-    request = Request(OP, pos, q.device, plain, learned, obstacles, sets)
-    algorithm = choose(request, backend, algorithm)
+    obstacle = _obstacle(q, v, c, len(sets) + (chosen is not None), plain)
+    if algorithm == "auto" and plain and pos <= SHORT:
+        algorithm = choose_short(OP, backend, q.device, obstacle)
+    else:
+        kind = Kind(
+            softmax=False, scale=scale, soft_cap=0.0, causal=causal, c=1.0, bias=0.0,
+            n_sets=len(sets), allowed=permitted is not None, intervene=chosen is not None, statistics=statistics,
+            row_mass=row_mass, algorithm="", precision=precision,
+        )  # fmt: skip
+        obstacles = {
+            "tile": lambda: obstacle,
+            "tiled": lambda: tiled_obstacle(q, v, c, sets, (permitted, chosen)),
+            "lse": lambda: "it is for softmax attention",
+            "chunk": lambda: chunk.obstacle(kind, sets, (permitted, chosen)),
+        }
+        learned = isinstance(c, Tensor) and c.requires_grad
+        algorithm = choose(Request(OP, pos, q.device, learned, obstacles, sets), backend, algorithm)
+        if algorithm != "tile" and not (plain and algorithm == "map"):
+            given = Sets(sets, permitted, chosen)
+            return any_length.run(q, k, v, c, given, kind._replace(algorithm=algorithm))
     if algorithm == "tile":
         options = Options(1.0, scale, causal, chosen is not None, len(sets), precision)
         return _asked_for(AttentionOutput(*_by_tile(q, k, v, c, chosen, sets, options)), row_mass)
-    if plain and algorithm == "map":
-        mask = None if chosen is None else chosen.dense(pos).to(q.device)
-        with full_precision(q.device):
-            results = reference.linear_attention(
-                q, k, v, scale, causal, mask, c, [s.dense(pos).to(q.device) for s in sets]
-            )
-        return _asked_for(AttentionOutput(*results), row_mass)
-    return any_length.run(q, k, v, c, given, kind._replace(algorithm=algorithm))
+    mask = None if chosen is None else chosen.dense(pos).to(q.device)
+    masks = [one.dense(pos).to(q.device) for one in sets]
+    with full_precision(q.device) if casting else nullcontext():
+        results = reference.linear_attention(q, k, v, scale, causal, mask, c, masks)
+    return _asked_for(AttentionOutput(*results), row_mass)
 
 
 def _asked_for(out: AttentionOutput, row_mass: bool) -> AttentionOutput:

@@ -61,9 +61,14 @@ class PositionSet:
         return [x for x in held if x is not None]
 
     @property
+    def _unbounded(self) -> bool:
+        return self.low == -NO_LIMIT and self.high == self.first == NO_LIMIT
+
+    @property
     def length(self) -> int | None:
         """The number of positions it was made for; None: any."""
-        return self.tensors[0].shape[1] if self.tensors else None
+        held = self.tensors
+        return held[0].shape[1] if held else None
 
     @property
     def batch(self) -> int:
@@ -177,9 +182,11 @@ class PositionSet:
 
     def dense(self, pos: int) -> Tensor:
         """The whole set as bool `[1 or batch, pos, pos]` (query, key), entries after the query included."""
+        # The commonest set of short attention, at every step of training: no question more than needed.
+        entries = self.entries
+        if entries is not None and entries.shape[1] == pos and self._unbounded:
+            return entries
         _check_length(self, pos)
-        if self.entries is not None and self.low == -NO_LIMIT and self.high == self.first == NO_LIMIT:
-            return self.entries
         device = self.tensors[0].device if self.tensors else torch.device("cpu")
         mask = self.mask(0, pos, 0, pos, device)
         return torch.ones(1, pos, pos, dtype=torch.bool, device=device) if mask is None else mask

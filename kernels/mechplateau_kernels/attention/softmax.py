@@ -132,6 +132,6 @@ def softmax_attention(
         "lse": lambda: lse.obstacle(q, v, kind, sets, (permitted, chosen)),
         "chunk": lambda: "it is for linear attention",
     }
-    request = Request(OP, q.shape[1], q.device, False, learned, obstacles, sets)
+    request = Request(OP, q.shape[1], q.device, learned, obstacles, sets)
     kind = kind._replace(algorithm=choose(request, backend, algorithm))
     return any_length.run(q, k, v, c, Sets(sets, permitted, chosen), kind)

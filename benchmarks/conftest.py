@@ -12,10 +12,15 @@ def pytest_addoption(parser):
         metavar="FILE",
         help="also write the table of ratios to this Markdown file: it is in the docs",
     )
+    parser.addoption(
+        "--part",
+        metavar="NAME",
+        help="of that file, write this part alone, such as '1 thread': what another run measured stays",
+    )
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    from side_by_side import TABLE
+    from side_by_side import TABLE, with_part
 
     if TABLE.rows:
         terminalreporter.section("ratios, side by side")
@@ -29,4 +34,7 @@ def pytest_terminal_summary(terminalreporter, config):
         if file := config.getoption("table", None):
             from machine import told
 
-            Path(file).write_text("\n".join([told(), "", *TABLE.lines(), ""]), encoding="utf-8")
+            path, text = Path(file), "\n".join([told(), "", *TABLE.lines(), ""])
+            if part := config.getoption("part", None):
+                text = with_part(path.read_text(encoding="utf-8") if path.is_file() else "", part, text)
+            path.write_text(text, encoding="utf-8")

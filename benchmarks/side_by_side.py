@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -60,6 +61,17 @@ class Table:
 
 
 TABLE = Table()
+
+
+def with_part(page: str, name: str, text: str) -> str:
+    """A page of parts, each below a mark with its name, with one part put in or replaced.
+
+    Runs on one and on two threads, or of half of the benchmarks, write one page so. What is on the page without a mark
+    goes.
+    """
+    marks = re.split(r"^<!-- (.+) -->\n", page, flags=re.MULTILINE)
+    parts = {**dict(zip(marks[1::2], marks[2::2], strict=True)), name: text}
+    return "\n".join(f"<!-- {one} -->\n{found.strip()}\n" for one, found in parts.items())
 
 
 def alternate(

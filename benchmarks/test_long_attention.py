@@ -4,7 +4,11 @@ Against building the map and summing it over masks (what a hook on the pattern d
 `scaled_dot_product_attention`, which gives no masses at all. Then every head of the demonstration's model, against
 `run_with_cache` on the patterns: time, and the peak memory of a fresh process each. Nothing is asserted about time.
 
-Threads: `OMP_NUM_THREADS=1 pytest benchmarks/test_long_attention.py`, and with 2.
+Its page has a part for each number of threads, and one of the demonstration's model:
+
+    OMP_NUM_THREADS=1 pytest benchmarks/test_long_attention.py -k "not heads" --table FILE --part "1 thread"
+    OMP_NUM_THREADS=2 pytest benchmarks/test_long_attention.py -k "not heads" --table FILE --part "2 threads"
+    OMP_NUM_THREADS=1 pytest benchmarks/test_long_attention.py -k heads --table FILE --part "every head"
 """
 
 from __future__ import annotations

@@ -58,8 +58,7 @@ def measured_attention(
     Raises:
         UserError: an attention that this cannot measure, or a hook on a map; nothing is replaced then.
     """
-    if not isinstance(model, HookedTransformer):
-        raise UserError(f"model: expected a HookedTransformer, got {type(model).__name__}")
+    require_lens(model)
     components = [block.attn for block in model.blocks]
     for layer, attention in enumerate(components):
         _require_measurable(layer, attention)
@@ -77,6 +76,12 @@ def measured_attention(
     finally:
         for attention, name in replaced:
             del attention.__dict__[name]
+
+
+def require_lens(model: object) -> None:
+    """Raise UserError unless it is a HookedTransformer."""
+    if not isinstance(model, HookedTransformer):
+        raise UserError(f"model: expected a HookedTransformer, got {type(model).__name__}")
 
 
 def _require_measurable(layer: int, attention: Any) -> None:

@@ -25,7 +25,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 import mechplateau_kernels as mk
-from mechplateau.circuits._measured_attention import Seen, measured_attention
+from mechplateau.circuits._measured_attention import Seen, measured_attention, require_lens
 from mechplateau.circuits.scoring import checked_rows, inputs_of
 from mechplateau.circuits.token_sets import READY_MADE, attention_sets
 from mechplateau.errors import UserError
@@ -64,12 +64,13 @@ def attention_scores(
         UserError: no such set, or one that does not fit; a hook that needs the map, or an attention that cannot be
             measured (each named).
     """
+    require_lens(model)
     inputs = inputs_of(model, tokens)
     chosen = _sets(sets, inputs)
     counted = torch.zeros(inputs.shape[1], dtype=torch.bool, device=inputs.device)
     counted[list(checked_rows(rows, inputs.shape[1]))] = True
-    if batch_size < 1:
-        raise UserError(f"batch_size: expected at least 1, got {batch_size}")
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise UserError(f"batch_size: expected a whole number of at least 1, got {batch_size!r}")
     sums = _Sums(model.cfg.n_layers, counted)
     for start in range(0, len(inputs), batch_size):
         samples = slice(start, start + batch_size)
@@ -83,6 +84,8 @@ def attention_scores(
 def _sets(
     sets: Mapping[str, mk.PositionSet | Tensor] | Sequence[str], inputs: Int[Tensor, "batch pos"]
 ) -> dict[str, mk.PositionSet]:
+    if not sets:
+        raise UserError(f"sets: expected at least one, got {sets!r}")
     if not isinstance(sets, Mapping):
         return attention_sets(inputs, sets)
     found = {}
@@ -97,9 +100,9 @@ def _sets(
                 f"sets: {name}: it is of {chosen.batch} sequences of {chosen.length} positions, and the model sees "
                 f"{batch} of {pos} (all but the last token)"
             )
+        if str(name) in found:
+            raise UserError(f"sets: expected different names, got {name!s} twice")
         found[str(name)] = chosen
-    if not found:
-        raise UserError("sets: expected at least one")
     return found
 
 

@@ -41,8 +41,8 @@ def attention_sets(
         UserError: no such set, or no tokens.
     """
     require_tokens(inputs, name="inputs")
-    unknown = [name for name in names if name not in READY_MADE]
-    if isinstance(names, str) or unknown:
+    listed = isinstance(names, Sequence) and not isinstance(names, str)
+    if not listed or any(name not in READY_MADE for name in names):
         raise UserError(f"sets: expected some of {', '.join(READY_MADE)}, got {names!r}")
     return {name: _made(name, inputs.long()) for name in names}
 

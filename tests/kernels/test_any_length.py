@@ -204,7 +204,7 @@ def test_integers_come_out_to_the_bit():
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_where_a_bad_number_goes(operation, bad):
     """In a query: to its row. In a key: to the rows that see it."""
     clean = OPERATIONS[operation](*tensors(3, 1, 140, 1, 4, 4))

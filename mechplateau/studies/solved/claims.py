@@ -2,8 +2,8 @@
 
 The ranges were written down before the runs on record, from an audit by another program of six other runs, and where
 that says nothing, from what would have to be seen for the sentence to be true. The numbers are defined in `numbers`.
-Two claims failed on the first five runs. They stay as they were. Beside each is a second reading: it was found on
-those five runs, and three more runs decide it.
+Two claims failed on the first five runs. They stay as they were, and fail on eight. Beside each is a second reading:
+it was found on those five runs, and its range was written before the three more runs that decide it.
 """
 
 from __future__ import annotations

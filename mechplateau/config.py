@@ -206,7 +206,7 @@ def task_settings(name: str, preset: str | None = None) -> dict[str, Any]:
     if preset is None:
         return settings
     presets = task_class(name).presets
-    if preset not in presets:
+    if not isinstance(preset, str) or preset not in presets:
         known = ", ".join(presets) or "none"
         raise ConfigError(
             f"preset: {name} has none called {preset!r}; known: {known}; leave it out for the task's own set-up"

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from mechplateau.errors import CheckpointError, RunError, UserError
+from mechplateau.errors import CheckpointError, ConfigError, RunError, UserError
 
 try:
     import fcntl
@@ -65,6 +65,18 @@ def file_path(path: str | os.PathLike[str]) -> Path:
     if text.endswith((os.sep, os.altsep or os.sep)):
         raise UserError(f"{text}: is a folder; expected the name of a file")
     return local_path(text)
+
+
+def folder_name(name: str, what: str) -> str:
+    """The name, which can be a folder's, or the beginning of one, on any system.
+
+    Raises:
+        ConfigError: it cannot; `what` says whose name it is.
+    """
+    if not re.fullmatch(r"\w[\w.-]{0,99}", name):
+        shown = name if len(name) <= 100 else name[:20] + "…"
+        raise ConfigError(f"{what}: expected at most 100 letters, digits, '.', '-' and '_', got {shown!r}")
+    return name
 
 
 # Writing.

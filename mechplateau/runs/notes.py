@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mechplateau.errors import CheckpointError, RunError
-from mechplateau.files import put_in_place
+from mechplateau.files import folder_name, put_in_place
 from mechplateau.runs.checkpoints import read_description, read_tensors, save_tensors
 from mechplateau.runs.layout import Layout, file_of, steps_in
 
@@ -31,12 +31,17 @@ class Notes:
         kind: what they are, such as "llc".
         settings: what decides their numbers, besides the checkpoint; plain values.
         config_hash: of the run: notes copied from another run do not count.
+
+    Raises:
+        ConfigError: the kind cannot begin a folder's name.
     """
 
     def __init__(self, root: Path, kind: str, settings: Mapping[str, Any], config_hash: str):
         self.settings = {**settings, "config_hash": config_hash}
         plain = json.dumps(self.settings, sort_keys=True)
-        self._folder = Layout(root).notes(kind, hashlib.sha256(plain.encode()).hexdigest()[:12])
+        self._folder = Layout(root).notes(
+            folder_name(kind, "kind"), hashlib.sha256(plain.encode()).hexdigest()[:12]
+        )
 
     def at(self, folder: Path) -> Notes:
         """Notes of the same settings in another folder."""

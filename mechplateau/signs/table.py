@@ -67,7 +67,15 @@ class PlateauEnds(Protocol):
 
 
 def steps_of(table: pd.DataFrame) -> np.ndarray:
-    """The measured steps `[row]`."""
+    """The measured steps `[row]`.
+
+    Raises:
+        ValueError: the table has no such column.
+    """
+    if "step" not in table.columns:
+        raise ValueError(
+            f"table: expected a column 'step', got {', '.join(map(str, table.columns)) or 'none'}"
+        )
     return table["step"].to_numpy()
 
 

@@ -15,6 +15,7 @@ import torch
 
 from mechplateau.devices import device_named
 from mechplateau.errors import ConfigError
+from mechplateau.files import folder_name
 from mechplateau.objectives import Batch, Objective
 from mechplateau.schema import Config, whole_number
 
@@ -183,12 +184,12 @@ def register_task(cls: type[_TaskType]) -> type[_TaskType]:
     Registering the same name again replaces the class, so that a notebook cell can be run twice.
 
     Raises:
-        ConfigError: the class gives `name` no default.
+        ConfigError: the class gives `name` no default, or one that cannot begin the name of a run's folder.
     """
     name = cls.model_fields["name"].default
     if not isinstance(name, str) or not name:
         raise ConfigError(f'{cls.__name__}: give the field a default, such as name: Literal["mine"] = "mine"')
-    _REGISTRY[name] = cls
+    _REGISTRY[folder_name(name, f"{cls.__name__}.name")] = cls
     return cls
 
 

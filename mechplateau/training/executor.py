@@ -26,6 +26,7 @@ from mechplateau.errors import ConfigError, UserError
 from mechplateau.interventions import base as interventions
 from mechplateau.measurements import base as measurements
 from mechplateau.models import kinds
+from mechplateau.schema import whole_number
 from mechplateau.tasks import base as tasks
 from mechplateau.training.interrupt import terminable
 
@@ -129,9 +130,9 @@ def submit(
         a result a job, in their order.
 
     Raises:
-        ConfigError: a function is not registered, or `workers` is below 1; then nothing is done.
+        ConfigError: a function is not registered, or `workers` is no whole number from 1 up; then nothing is done.
     """
-    if workers is not None and workers < 1:
+    if workers is not None and whole_number(workers, "workers") < 1:
         raise ConfigError(f"workers: expected at least 1, got {workers}")
     for job in jobs:
         if job.function not in _FUNCTIONS:

@@ -12,7 +12,7 @@ from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError
 from mechplateau.files import local_path
 from mechplateau.runs import is_finished
-from mechplateau.schema import override
+from mechplateau.schema import override, whole_number
 from mechplateau.training.executor import Executor, Job, JobResult, Outcome, job_function, submit
 from mechplateau.training.loop import train
 from mechplateau.training.trackers import mirrored
@@ -90,7 +90,7 @@ def sweep(
     After an interruption the same call runs only what is left. With an `executor` such as
     `mechplateau.training.cluster.on_ray.RayCluster` they run there, and `jobs` may be None: as many as it has room for.
     """
-    if jobs is not None and jobs < 1:
+    if jobs is not None and whole_number(jobs, "jobs") < 1:
         raise ConfigError(f"jobs: expected at least 1, got {jobs}")
     root = local_path(runs_dir)
     of_folder = {root / config.run_name: config for config in configs}

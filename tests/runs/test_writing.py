@@ -11,12 +11,13 @@ import torch
 from safetensors import SafetensorError
 
 from mechplateau import files
-from mechplateau.errors import RunError
+from mechplateau.errors import ConfigError, RunError
 from mechplateau.runs import (
     RunWriter,
     checkpoints,
     load_run,
 )
+from mechplateau.runs.notes import Notes
 from mechplateau.training import train
 
 from .tiny import CONFIG
@@ -93,3 +94,9 @@ def test_unwritable_folder_is_one_line(tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(RunError, match="cannot be written"):
         train(CONFIG, runs_dir=tmp_path / "file")
+
+
+@pytest.mark.parametrize("kind", ["../elsewhere", "a/b", ""])
+def test_notes_lie_in_the_runs_folder(tmp_path, kind):
+    with pytest.raises(ConfigError, match=r"^kind: expected at most 100 letters"):
+        Notes(tmp_path, kind, {}, "0123456789ab")

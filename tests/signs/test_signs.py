@@ -269,3 +269,8 @@ def test_a_run_in_progress_is_shown_to_be_on_its_plateau(run, monkeypatch, capsy
     done = Run(run.path)
     done.__dict__["metrics"] = recorded().iloc[:120]
     assert done.signs.plateau.state == "none"
+
+
+def test_a_table_without_steps_is_named():
+    with pytest.raises(ValueError, match="table: expected a column 'step', got loss"):
+        _ = Signs(pd.DataFrame({"loss": [1.0, 2.0]})).plateau

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import torch
 from mechplateau.config import RunConfig
 from mechplateau.errors import ConfigError
 from mechplateau.measurements.targets import AttentionTargets
-from mechplateau.tasks import MovingWindowSum, SequenceTask, targets_of, task_class, task_names
+from mechplateau.tasks import MovingWindowSum, SequenceTask, register_task, targets_of, task_class, task_names
 
 TASK = MovingWindowSum()
 
@@ -117,3 +119,12 @@ def test_a_sample_of_ones_own_without_a_seed_takes_one():
     assert torch.equal(task.sample(3, torch.Generator().manual_seed(5)), expected)
     assert not torch.equal(task.sample(3), task.sample(3))
     assert targets_of(task)[0].name == targets_of(MovingWindowSum(n=4))[0].name
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/b", "two\nlines", ".hidden", "a b", "x" * 101])
+def test_a_name_that_is_no_folders_is_refused(name):
+    """Runs of the first one would lie outside the folder of runs."""
+    odd = {"__module__": "__main__", "__annotations__": {"name": Literal[name]}, "name": name}
+    with pytest.raises(ConfigError, match=r"^Odd\.name: expected at most 100 letters, digits, .*, got '"):
+        register_task(type("Odd", (MovingWindowSum,), odd))
+    assert name not in task_names()

@@ -38,5 +38,7 @@ def test_what_is_given_wins_over_the_preset():
 def test_an_unknown_preset_is_one_line_with_those_there_are():
     with pytest.raises(ConfigError, match=r"^preset: mws has none called 'big'; known: small; leave it out"):
         RunConfig.for_task("mws", preset="big")
+    with pytest.raises(ConfigError, match=r"^preset: mws has none called \['small'\]; known: small"):
+        RunConfig.for_task("mws", preset=["small"])
     with pytest.raises(ConfigError, match=r"task\.name: unknown task 'nothing'"):
         RunConfig.for_task("nothing", preset="small")

@@ -167,6 +167,8 @@ def test_nothing_begins_where_a_function_is_unknown(functions, tmp_path):
         submit(jobs, workers=1)
     with pytest.raises(ConfigError, match="workers: expected at least 1, got 0"):
         submit(jobs, workers=0)
+    with pytest.raises(ConfigError, match="workers: expected a whole number, got '2'"):
+        submit(jobs, workers="2")
     assert list(tmp_path.iterdir()) == []
 
 

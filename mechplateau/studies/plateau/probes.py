@@ -29,6 +29,7 @@ from mechplateau.circuits import probe
 from mechplateau.errors import UserError
 from mechplateau.progress import Progress, bars
 from mechplateau.runs import Run, load_run
+from mechplateau.schema import whole_number
 from mechplateau.studies.figures import CheckpointMeasure
 from mechplateau.studies.numbers import Numbers
 from mechplateau.studies.recipes import PAPER
@@ -89,7 +90,7 @@ def probe_curve(
 
     if scale not in SPLITS:
         raise UserError(f"scale: expected {' or '.join(SPLITS)}, got {scale!r}")
-    if jobs < 1:
+    if whole_number(jobs, "jobs") < 1:
         raise UserError(f"jobs: expected at least 1, got {jobs}")
     done, notes = _read(run, scale), run.notes(_KIND, _settings(scale))
     missing = [step for step in run.steps if step not in done]

@@ -44,7 +44,8 @@ def draw(figure: Figure, recipes: Recipes, material: Material, claims: Sequence[
         if claim.figure == figure.id and claim.recipe in figure.recipes and material.scale == PAPER
     ]
     with matplotlib.rc_context(style()):
-        sheet = PaperFigure(2.35 * columns + _room_beside(figure, material), 1.8 * rows + 0.5)
+        width = 2.35 * columns + _room_beside(figure, material, columns)
+        sheet = PaperFigure(width, 1.8 * rows + 0.5)
         handles: dict[str, Any] = {}
         for index, ax in enumerate(sheet.subplots(rows, columns, squeeze=False).flat):
             if index >= len(figure.panels):
@@ -88,18 +89,18 @@ def _add_legend(sheet: PaperFigure, figure: Figure, recipes: Recipes, handles: d
         )
 
 
-def _room_beside(figure: Figure, material: Material) -> float:
-    """Inches that the legend or strip beside a panel needs."""
+def _room_beside(figure: Figure, material: Material, columns: int) -> float:
+    """Inches that legends and strips beside panels need, those of the widest panel of each column."""
     if len(figure.recipes) > 1:
         return 0.0
     tables = {True: material.measured, False: material.tables}
-    several = [
-        panel
-        for panel in figure.panels
-        for table in tables[panel.of_checkpoints].get(figure.recipes[0], ())[:1]
-        if panel.data is None and len(panel.columns(table)) > 1
-    ]
-    return 1.3 if any(not panel.ordered for panel in several) else 0.5 if several else 0.0
+    room = [0.0] * columns
+    for index, panel in enumerate(figure.panels):
+        for table in tables[panel.of_checkpoints].get(figure.recipes[0], ())[:1]:
+            if panel.data is None and len(panel.columns(table)) > 1:
+                needed = 0.5 if panel.ordered else 1.3
+                room[index % columns] = max(room[index % columns], needed)
+    return sum(room)
 
 
 def _plateau(material: Material, name: str) -> tuple[float | None, float | None]:

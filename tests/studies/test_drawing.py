@@ -97,6 +97,15 @@ def test_legends_lie_beside_the_curves_and_hook_names_can_be_read() -> None:
     assert heading.y0 >= max(ax.get_window_extent().y1 for ax in sheet.axes[:3])
 
 
+def test_no_title_is_cut_off_however_many_panels_have_a_legend() -> None:
+    sheet = drawn(("mws",), (PLACES, OUTPUTS, LOSS), table())
+    sheet.axes[2].set_title("A title of some words")
+    sheet.draw_without_rendering()
+    for ax in sheet.axes:
+        assert ax.get_window_extent().width > 1.2 * sheet.dpi
+        assert ax.title.get_window_extent().x1 <= sheet.bbox.x1
+
+
 def test_one_run_that_blows_up_does_not_flatten_the_others() -> None:
     bad = table().assign(loss=np.linspace(2, 225, 81))
     (ax,) = drawn(("mws", "mws-c0.5"), (LOSS,), table(), bad, scale="small").axes

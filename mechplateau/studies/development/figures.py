@@ -29,7 +29,10 @@ def _progress(table: pd.DataFrame) -> list[str]:
 
 
 _OVER_TRAINING = (
-    Panel("λ̂ of the whole model, by verdict", "λ̂", _begin(f"{WHOLE}: "), of_checkpoints=True),
+    Panel(
+        "λ̂, by verdict", "λ̂", _begin(f"{WHOLE}: "), label=lambda name: name.removeprefix(f"{WHOLE}: "),
+        of_checkpoints=True,
+    ),
     Panel("Losses", "loss", lambda table: list(_LOSSES), label=lambda name: _LOSSES[name], of_checkpoints=True),
     Panel("Attention progress", "share", _progress),
 )  # fmt: skip

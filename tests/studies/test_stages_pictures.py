@@ -106,6 +106,26 @@ def test_traces_say_what_became_of_the_chains(run):
     assert np.mean(ends[0]) == pytest.approx(float(table["the paper's llc"].iloc[0]))
 
 
+def test_a_lambda_that_is_nothing_but_the_loss_lies_on_the_line(run):
+    loss = pd.Series([4.0, 3.0, 2.0, 1.0])
+    llc = 66.667 * (4.4 - loss)
+    table = pd.DataFrame(
+        {
+            "step": range(4),
+            "chains_loss": loss,
+            "llc saturated": llc.where(loss > 2),
+            "llc local": llc.where(loss <= 2),
+        }
+    )
+    figure = STUDY.figure("loss-lr-true")
+    (ax,) = figure.picture(material(run, [table])).axes
+    *points, line = ax.lines
+    assert [label.get_text() for label in ax.get_legend().get_texts()][:2] == ["saturated", "local"]
+    assert "least squares 66.67, r = 1.0000" in line.get_label()
+    np.testing.assert_allclose(line.get_ydata(), [llc.min(), llc.max()])
+    assert [np.isfinite(point.get_ydata()).sum() for point in points] == [2, 2]
+
+
 def test_slopes_of_a_known_curve():
     step = np.unique(np.geomspace(100, 10_000, 60).astype(int))
     found = slopes(pd.DataFrame({"step": step, "y": 3.0 * np.log(step + 1)}), "y")

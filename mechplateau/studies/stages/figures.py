@@ -11,6 +11,7 @@ from mechplateau.studies.panels import Panel
 from mechplateau.studies.stages.chains import Grid, RandomPrefix, ResetNoise, Traces
 from mechplateau.studies.stages.checkpoints import Afterwards, Coefficients
 from mechplateau.studies.stages.pictures import (
+    against_loss,
     grid,
     random_prefix,
     reset_noise,
@@ -79,6 +80,17 @@ FIGURES = (
             ("1-regression", "Regression", _REGRESSION),
             ("1-text", "Text", _BIGRAMS),
         )
+    ),
+    *(
+        Figure(
+            f"loss-{recipe}",
+            "λ̂ against −loss, by verdict",
+            (recipe,),
+            picture=against_loss,
+            checkpoints=Coefficients(),
+            ours="not in the paper; few checkpoints and short chains",
+        )
+        for recipe in (*_REGRESSION, *_BIGRAMS)
     ),
     Figure(
         "2",
@@ -222,7 +234,8 @@ FIGURES = (
     ),
 )
 
-_GPU = "needs the paper's size on a GPU (preset lm-paper)"
+_GPU = "needs the paper's size on a GPU"
+_TRAIN = "mechplateau train text --preset lm-paper --device cuda"
 
 ELSEWHERE = {
     "1": Elsewhere(
@@ -230,8 +243,8 @@ ELSEWHERE = {
         ("mechplateau figure stages/1-regression", "mechplateau figure stages/1-text"),
         "has two models: 1-regression and 1-text",
     ),
-    "C.1": Elsewhere("tokens that changed", (), _GPU),
-    "E": Elsewhere("one layer", (), f"{_GPU}, with model.n_layers=1"),
+    "C.1": Elsewhere("tokens that changed", (_TRAIN,), _GPU),
+    "E": Elsewhere("one layer", (f"{_TRAIN} --set model.n_layers=1",), _GPU),
 }
 
 __all__ = ["ELSEWHERE", "FIGURES"]

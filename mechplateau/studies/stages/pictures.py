@@ -126,7 +126,7 @@ def grid(material: Material) -> PaperFigure:
                 verdicts = [str(line[f"{setting} {value:g} verdict"]) for value in values]
                 _judged(ax, values, found, verdicts, _DARK, above=[i % 2 == 0 for i in range(len(values))])
         ax.set_xscale("log")
-        ax.set_xticks(values, [f"{value:g}" for value in values])
+        ax.set_xticks(values, [f"{value:g}" for value in values], fontsize=6)
         ax.set_xticks([], minor=True)
         ax.set_xlabel(names[setting])
         ax.set_ylabel("λ̂")
@@ -179,6 +179,29 @@ def slopes_of_regression(material: Material) -> PaperFigure:
     verdict = "saturated" if all(lines) else "verdict unknown"
     wanted = [("llc", f"λ̂ as released: {verdict}", 1.0), ("mse", "−nβ · loss", -n_beta)]
     return _slopes(material, "B.2", "Regression: slopes of λ̂ and of the loss, and where they rest", wanted)
+
+
+@_styled
+def against_loss(material: Material) -> PaperFigure:
+    """λ̂ at checkpoints against −loss, a color for each verdict, and a line of slope nβ."""
+    ((name, runs),) = material.runs.items()
+    sheet, (ax,) = _sheet(1, width=4.6, height=2.8)
+    table = pd.concat(material.measured[name], ignore_index=True)
+    loss, llc = -table["chains_loss"].astype(float), pd.Series(math.nan, index=table.index)
+    for column, color in zip(table.filter(regex="^llc ").columns, _colors(), strict=False):
+        values = table[column].astype(float)
+        ax.plot(loss, values, "o", color=color, markersize=3.5, label=column.removeprefix("llc "))
+        llc = llc.fillna(values)
+    n_beta = runs[0].task.llc_settings["published"]["n_beta"]
+    check = affine_check(llc.tolist(), (-loss).tolist(), n_beta)
+    if check.r is not None:
+        ends = np.array([loss.min(), loss.max()])
+        label = f"slope nβ = {n_beta:g}; least squares {-(check.slope or 0):.4g}, r = {-check.r:.4f}"
+        ax.plot(ends, llc.mean() + n_beta * (ends - loss.mean()), color=_GREY, linewidth=0.8, label=label)
+    ax.set_xlabel("−loss at w*")
+    ax.set_ylabel("λ̂")
+    ax.legend()
+    return _entitled(sheet, material, f"loss-{name}", "λ̂ against −loss, by verdict")
 
 
 def _slopes(material: Material, id: str, title: str, wanted: Sequence[tuple[str, str, float]]) -> PaperFigure:
@@ -300,6 +323,7 @@ def _entitled(sheet: PaperFigure, material: Material, id: str, title: str) -> Pa
 
 
 __all__ = [
+    "against_loss",
     "grid",
     "random_prefix",
     "reset_noise",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from mechplateau.llm import SeriesAnalysis
     from mechplateau.views import SectionView
-    from mechplateau.views.llm_series import HeadsSection
+    from mechplateau.views.llm_page import HeadsSection
 
 DEMO = "demo"
 HEAD_SEQUENCES = 4
@@ -225,7 +225,8 @@ def _pages(
     identity_only: bool,
 ) -> Path:
     """Write the page of an analysis and, if it was measured, its figure; returns the page."""
-    from mechplateau.views.llm_series import plot_series, save_series
+    from mechplateau.views.llm_page import save_series
+    from mechplateau.views.llm_series import plot_series
 
     page = save_series(
         folder / "page.html",
@@ -250,7 +251,7 @@ def _heads(
     from mechplateau.llm import births, series_heads
     from mechplateau.llm.table import write_table
     from mechplateau.views.llm_heads import plot_heads
-    from mechplateau.views.llm_series import HeadsSection
+    from mechplateau.views.llm_page import HeadsSection
 
     def tool(model: Any) -> pd.DataFrame:
         length = min(model.cfg.n_ctx // 2, LONGEST_COPY)
@@ -271,8 +272,7 @@ def _heads(
         progress=bars.shown,
     )
     write_table(folder / "heads.parquet", table)
-    figure = plot_heads(table, analysis.table)
-    figure.save(folder / "heads.pdf")
+    plot_heads(table, analysis.table).save(folder / "heads.pdf")
     doubtful = set(analysis.table.loc[analysis.table["doubtful"], "label"])
     born = births(table[~table["label"].isin(doubtful)])
     _print_births(born)
@@ -280,7 +280,7 @@ def _heads(
         f"On {HEAD_SEQUENCES} sequences of {int(table['length'].max())} random tokens, given twice: the mean share of "
         "a head's attention, over the positions that have such a token before them."
     )
-    return HeadsSection(figure, born, note)
+    return HeadsSection(table, born, note)
 
 
 def _print_births(born: pd.DataFrame) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mechplateau.views.text import script_for_page
+from mechplateau.views.text import json_for_script, script_for_page
 
 if TYPE_CHECKING:
     import jinja2
@@ -22,6 +23,21 @@ def render(template: str, **context: Any) -> str:
         jinja2.UndefinedError: the template uses a name that is not in the context.
     """
     return _environment().get_template(template).render(**context)
+
+
+def render_page(template: str, payload: dict[str, Any], scripts: Sequence[str], **context: Any) -> str:
+    """Fill a template of a page with charts: our style, plotly's script once, our scripts, and the data they draw."""
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
+
+    return render(
+        template,
+        style=own_style("report.css"),
+        plotly=Markup(script_for_page(get_plotlyjs())),
+        script=own_script(*scripts),
+        payload=Markup(json_for_script(payload)),
+        **context,
+    )
 
 
 def own_style(name: str) -> Markup:

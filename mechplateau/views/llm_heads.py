@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from mechplateau.views.figure import PaperFigure
 
-_TITLES = {
+TITLES = {
     "previous_token": "Previous token",
     "first_token": "First token",
     "self": "Itself",
@@ -52,7 +52,7 @@ def plot_heads(heads: pd.DataFrame, series: pd.DataFrame) -> PaperFigure:
         for place, name in enumerate(names, start=1):
             ax = figure.add_subplot(grid[place // 2, place % 2])
             _draw_heads(ax, heads[heads["set"] == name], rows)
-            ax.set_title(_TITLES.get(str(name), str(name).replace("$", r"\$")))
+            ax.set_title(TITLES.get(str(name), str(name).replace("$", r"\$")))
             ax.set_ylabel("share of attention")
         _key_of_layers(ax, int(heads["layer"].max()))
     return figure

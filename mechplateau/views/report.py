@@ -15,13 +15,13 @@ from mechplateau.files import file_path
 from mechplateau.views._cards import summary_cards
 from mechplateau.views._files import write_file
 from mechplateau.views._payload import comparison_payload, report_payload, row_stride, shown_checkpoints
-from mechplateau.views._templates import own_script, own_style, render
+from mechplateau.views._templates import render_page
 from mechplateau.views.columns import constants, output_maps
 from mechplateau.views.configs import differing_settings, told_apart
 from mechplateau.views.data import RunView, SectionView, ViewError, first_pattern
 from mechplateau.views.summary import SOLVED_LABEL, comparison_rows, key_numbers, solved_text, verdict
 from mechplateau.views.terms import TERMS
-from mechplateau.views.text import json_for_script, script_for_page, visible_token
+from mechplateau.views.text import visible_token
 
 _SCRIPTS = {
     "report.html.j2": ("theme.js", "charts.js", "maps.js", "samples.js", "report.js"),
@@ -45,8 +45,10 @@ def render_report(view: RunView | Sequence[RunView]) -> str:
     if not views:
         raise ViewError("render_report: expected at least one run, got none")
     if len(views) == 1:
-        return _render("report.html.j2", report_payload(views[0]), **_report_context(views[0]))
-    return _render("compare.html.j2", comparison_payload(views), **_comparison_context(views))
+        template, payload, context = "report.html.j2", report_payload(views[0]), _report_context(views[0])
+    else:
+        template, payload, context = "compare.html.j2", comparison_payload(views), _comparison_context(views)
+    return render_page(template, payload, _SCRIPTS[template], **context)
 
 
 def save_report(view: RunView | Sequence[RunView], path: str | Path) -> Path:
@@ -130,17 +132,3 @@ def _comparison_context(views: Sequence[RunView]) -> dict[str, Any]:
         "claims": [(name, expected[name], [of_run.get(name) for of_run in claims]) for name in names],
         "stride": max(row_stride(view) for view in views),
     }
-
-
-def _render(template: str, payload: dict[str, Any], **context: Any) -> str:
-    from markupsafe import Markup
-    from plotly.offline import get_plotlyjs
-
-    return render(
-        template,
-        style=own_style("report.css"),
-        plotly=Markup(script_for_page(get_plotlyjs())),
-        script=own_script(*_SCRIPTS[template]),
-        payload=Markup(json_for_script(payload)),
-        **context,
-    )

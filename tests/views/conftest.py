@@ -245,6 +245,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Opened]]:
         contexts.append(context)
         opened = Opened(context.new_page())
         page = opened.page
+        page.set_default_timeout(180_000)  # of a busy machine nothing is said here
         page.on("request", lambda request: opened.requests.append(request.url))
         page.on(
             "console",

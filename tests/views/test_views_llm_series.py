@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from mechplateau.views.llm_series import plot_series, render_series, save_series, segments
+from mechplateau.views.llm_page import HeadsSection, render_series, save_series
+from mechplateau.views.llm_series import plot_series, segments
 
 HOSTILE = (
     "</script><script>window.x=1</script>",
@@ -122,6 +124,11 @@ def test_figures_save_whole(tmp_path: Path) -> None:
         assert figure.save(tmp_path / name).stat().st_size > 5000
 
 
+def written(html: str) -> str:
+    """The page without the scripts that come with it."""
+    return re.sub(r"<script>.*?</script>", "", html, flags=re.DOTALL)
+
+
 def test_the_page_says_what_is_known_and_shows_undefined_as_a_dash() -> None:
     page = render_series(series(FAKE, joined=[3, 7]), title="a series", summary=["One finding."])
     assert "One finding." in page
@@ -136,8 +143,8 @@ def test_the_page_says_what_is_known_and_shows_undefined_as_a_dash() -> None:
 def test_without_measurements_there_is_no_figure() -> None:
     table = series(["ok", "ok"], joined=[])
     table[["cos_final", "cos_embed", "cos_layer_0", "loss", "repetition", "entropy"]] = np.nan
-    page = render_series(table, title="identities")
-    assert "<img" not in page
+    page = written(render_series(table, title="identities"))
+    assert 'id="panels"' not in page
     assert "nan" not in page.lower().replace("dominant", "")
 
 
@@ -152,10 +159,11 @@ def hostile_page(path: Path) -> Path:
 
 def test_no_markup_from_outside_gets_into_the_page(tmp_path: Path) -> None:
     html = hostile_page(tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "<script" not in html
-    assert "<img src=x" not in html
-    assert "http://" not in html.replace("http://www.w3.org/", "")
-    assert "https://" not in html
+    page = written(html)
+    assert html.count("<script") == html.count("</script>") == 3  # the data, plotly's, ours
+    assert "<img src=x" not in page
+    assert "http://" not in page
+    assert "https://" not in page
 
 
 @pytest.mark.browser
@@ -172,7 +180,7 @@ def test_hostile_tokens_are_shown_literally(tmp_path: Path, open_page) -> None:
     assert cells[0] == HOSTILE[0]
     assert cells[1:6] == ["<b>", "&amp;", '"', "'", "\\"]
     assert all(cell.strip() for cell in cells)
-    assert opened.colors(".figure img") > 20
+    assert opened.colors("#panels .chart") > 20
 
 
 @pytest.mark.browser
@@ -187,6 +195,65 @@ def test_the_page_fits_its_window(tmp_path: Path, open_page, width: int) -> None
     opened = open_page(path, viewport={"width": width, "height": 900})
     opened.check_quiet()
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+HEADS = pd.DataFrame(
+    [
+        (step, layer, head, name, 0.1 + 0.2 * layer if step else None)
+        for step in (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+        for layer in (0, 1)
+        for head in (0, 1)
+        for name in ("previous_token", "<b>own")
+    ],
+    columns=["step", "layer", "head", "set", "mass"],
+)
+BORN = pd.DataFrame(
+    [(1, 0, "induction", 4, 0.5, 8, 0.4)], columns=["layer", "head", "set", "born", "most", "most_at", "last"]
+)
+
+
+@pytest.mark.browser
+def test_its_charts_are_those_of_the_report(tmp_path: Path, open_page) -> None:
+    table = series(FAKE, joined=[3, 7])
+    heads = HeadsSection(HEADS, BORN, "On random tokens.")
+    path = save_series(tmp_path / "page.html", table, title="a series", summary=["Found."], heads=heads)
+    opened = open_page(path, viewport={"width": 1280, "height": 900})
+    page = opened.page
+    drawn = page.locator("#panels .chart").first.evaluate(
+        """(chart) => chart.data.map(({ customdata, y }) => customdata.map((step, row) => [step, y[row]]))"""
+    )
+    curve, doubtful = drawn
+    lines = [[]]
+    for step, value in curve:
+        if step is None:
+            lines.append([])
+        else:
+            lines[-1].append((step, value))
+    steps, cos = table["step"].tolist(), table["cos_final"].tolist()
+    wanted = [[(steps[row], pytest.approx(cos[row], rel=1e-5)) for row in line] for line in segments(table)]
+    assert lines[:-1] == wanted
+    assert [step for step, _ in doubtful] == [0, 1, 8]
+    absent = page.locator("#panels .chart").first.evaluate("(chart) => chart.layout.shapes.length")
+    assert absent == 2  # one is missing, one broken
+    cells = page.locator("#layers .chart").evaluate("(chart) => chart.data[0].z")
+    assert cells[1][:2] == pytest.approx((table["cos_layer_0"][:2]).tolist(), rel=1e-6)
+    assert [cells[0][row] is None for row in range(10)] == table["cos_embed"].isna().tolist()
+    assert page.locator("#heads .panel").count() == 2
+    assert "<b>own" in page.inner_text("#heads")
+    named = page.locator(".chart[role=img]").evaluate_all("(all) => all.every((one) => one.ariaLabel)")
+    assert named
+    # The key moves through the page and shows where it is.
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    light = opened.pixels("#layers .chart")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_timeout(400)
+    dark = opened.pixels("#layers .chart")
+    assert light.mean() > 120 > dark.mean()
+    page.emulate_media(color_scheme="light")
+    assert len(re.findall(rb"/Type\s*/Page\b(?!s)", page.pdf())) == 2
+    opened.check_quiet()
 
 
 def test_tokens_that_are_undefined_are_shown_as_that() -> None:

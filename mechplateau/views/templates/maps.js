@@ -2,10 +2,6 @@
 const mapPaper = [208, 214];
 const stripPaper = [155, 160];
 
-function floats(base64) {
-  return new Float32Array(Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0)).buffer);
-}
-
 // Rows of one map out of many that lie one after the other.
 function mapAt(values, index, rows, columns) {
   const start = index * rows * columns;

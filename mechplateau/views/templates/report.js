@@ -102,7 +102,7 @@ function drawMaps() {
     const scale = found.limit === null ? "" : `; scale ±${shown(found.limit)}${over}` + (state.ownScale ? " of this step" : ", the same at all steps");
     byId("attention-note").textContent = !present ? notThere : `Batch mean, ${range(found)}${scale}.`
       + (outlined.length ? ` Outlined: Ω, where an optimal attention looks${outlined.length > 1 ? ": " + names : ""}.` : "")
-      + (data.signed && found.low < 0 ? " Red: negative entries. This attention is linear, its rows do not sum to 1; attention progress counts sizes, so Ω may be red." : "")
+      + (data.signed && found.low < 0 ? " Red: negative entries. This attention is linear, its rows do not sum to 1; attention progress counts absolute values, so Ω may be red." : "")
       + (data.outputStart ? " Below the dotted line: rows that predict outputs." : "")
       + (data.groups.length ? " Lines part the rows of the matrix." : "")
       + undefinedNote(found);

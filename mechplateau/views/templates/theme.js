@@ -16,6 +16,10 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
+function floats(base64) {
+  return new Float32Array(Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0)).buffer);
+}
+
 // A point between equally spaced hex colors, for t from 0 to 1.
 function between(stops, t) {
   const place = Math.min(Math.max(t, 0), 1) * (stops.length - 1);

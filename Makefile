@@ -13,7 +13,7 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 TL4     := .venv-tl4
 RAY     := .venv-ray
 
-.PHONY: setup demo demo-llm example docs gallery notebooks test tests test-benchmarks test-notebooks test-tl4 test-ray test-slow check lint types benchmarks lock clean
+.PHONY: setup demo demo-llm example docs gallery notebooks test tests test-benchmarks test-notebooks test-tl4 test-ray test-slow test-wheel check lint types benchmarks lock clean
 
 setup: $(STAMP)
 
@@ -92,8 +92,13 @@ behind = $(BIN)/python -m venv --clear --without-pip $(1) && \
 	  > $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/first.pth
 
 test-slow: $(STAMP) $(RAY)/.ready
-	$(BIN)/python -m pytest -m slow --ignore tests/ray
+	$(BIN)/python -m pytest -m "slow and not wheel" --ignore tests/ray
 	$(RAY)/bin/python -m pytest -m slow tests/ray
+
+# The wheel in bare environments, with the oldest and with the newest versions it works with: ten minutes each and more,
+# most of it downloads.
+test-wheel: $(STAMP)
+	$(BIN)/python -m pytest -m wheel tests/test_wheel.py
 
 check: lint types
 
@@ -108,7 +113,7 @@ types: $(STAMP)
 benchmarks: $(STAMP)
 	$(BIN)/python -m pytest benchmarks
 
-# Renew requirements.lock (needs uv). CUDA's own libraries are left out: the build of torch that
+# Renew requirements.lock and requirements.oldest (needs uv). CUDA's own libraries are left out: the build of torch that
 # is installed pins them itself, and a CPU build needs none.
 CUDA_PACKAGES := $(addprefix --no-emit-package ,cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas \
 	nvidia-cuda-cupti nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile \
@@ -117,6 +122,8 @@ CUDA_PACKAGES := $(addprefix --no-emit-package ,cuda-bindings cuda-pathfinder cu
 lock:
 	uv pip compile --universal --python-version 3.11 --extra dev --extra docs --extra wandb pyproject.toml $(CUDA_PACKAGES) \
 	  --no-annotate --no-header --quiet --output-file requirements.lock
+	echo torch==2.13.0 | uv pip compile --no-config --resolution lowest-direct --python-version 3.11 pyproject.toml - \
+	  $(CUDA_PACKAGES) --no-emit-package triton --no-annotate --no-header --quiet --output-file requirements.oldest
 
 clean:
 	rm -rf $(VENV) $(TL4) $(RAY) .mypy_cache .ruff_cache .benchmarks

@@ -252,7 +252,7 @@ def test_its_charts_are_those_of_the_report(tmp_path: Path, open_page) -> None:
     dark = opened.pixels("#layers .chart")
     assert light.mean() > 120 > dark.mean()
     page.emulate_media(color_scheme="light")
-    assert len(re.findall(rb"/Type\s*/Page\b(?!s)", page.pdf())) == 2
+    assert len(re.findall(rb"/Type\s*/Page\b(?!s)", page.pdf())) == 3
     opened.check_quiet()
 
 

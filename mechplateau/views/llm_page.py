@@ -179,8 +179,8 @@ def _heads(masses: pd.DataFrame, steps: Sequence[int]) -> list[dict[str, Any]]:
             "lines": [
                 {
                     "name": f"L{layer}H{head}",
-                    "layer": int(layer),
-                    "values": _numbers(numbers_of(line.set_index("step")["mass"].reindex(steps))),
+                    "layer": int(line["layer"].iloc[0]),
+                    "values": _numbers(numbers_of(line.set_index("step")["mass"].reindex(list(steps)))),
                 }
                 for (layer, head), line in of_set.groupby(["layer", "head"])
             ],

@@ -27,7 +27,7 @@ from mechplateau.llm.revisions import Listing, Revision, StepChoice, missing_ste
 from mechplateau.llm.sources import Source, open_source
 from mechplateau.llm.store import Example, StepRecord, Store
 from mechplateau.llm.table import build_table, write_table
-from mechplateau.llm.verdicts import Known, judge
+from mechplateau.llm.verdicts import Known, Verdict, judge
 from mechplateau.progress import Progress, bars
 from mechplateau.training.executor import Executor
 
@@ -138,21 +138,7 @@ def analyze_series(
             f"{opened.name}: none of {counted(len(labels), 'checkpoint')} can be read; {broken[labels[0]]}"
         )
 
-    known = {
-        revision.label: Known(
-            revision.label,
-            revision.step,
-            records[revision.label].identity,
-            records[revision.label].prompt_ids,
-        )
-        for revision in [*chosen, final]
-        if revision.label in records
-    }
-    verdicts = judge(
-        [known[revision.label] for revision in chosen if revision.label in known],
-        known.get(final.label),
-        last_label=listing.revisions[-1].label,
-    )
+    verdicts = _verdicts(listing, chosen, final, records)
     gaps = dict.fromkeys(absent, "requested, but there is no such revision")
     gaps |= dict.fromkeys(_inferred(choice, listing), "missing by the spacing of the others")
     rows = chosen if final in chosen else [*chosen, final]
@@ -180,6 +166,22 @@ def analysis_folder(
     # 60 characters, of up to 4 bytes, leave room below the 255 bytes of a file's name.
     name = re.sub(r"[^\w.-]+", "-", Path(opened.name).name)[:60]
     return local_path(runs_dir) / f"llm-{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _verdicts(
+    listing: Listing, chosen: Sequence[Revision], final: Revision, records: Mapping[str, StepRecord]
+) -> dict[str, Verdict]:
+    """Whether each checkpoint that was read is what its name says."""
+    known = {
+        revision.label: Known(revision.label, revision.step, record.identity, record.prompt_ids)
+        for revision in [*chosen, final]
+        if (record := records.get(revision.label)) is not None
+    }
+    return judge(
+        [known[revision.label] for revision in chosen if revision.label in known],
+        known.get(final.label),
+        last_label=listing.revisions[-1].label,
+    )
 
 
 def _all_steps(source: Source, listing: Listing) -> StepChoice:

@@ -245,9 +245,9 @@ def test_unknown_devices_are_one_line(tmp_path, config):
     assert not (tmp_path / config.run_name).exists()
 
 
-def test_threads_are_restored_and_recorded(tmp_path, config):
+def test_threads_are_restored_and_recorded(tmp_path):
     before = torch.get_num_threads()
-    run = train(config, runs_dir=tmp_path, threads=2)
+    run = train(tiny(training={"steps": 1}), runs_dir=tmp_path, threads=2)
     assert torch.get_num_threads() == before
     assert run.sessions[0]["threads"] == 2
     for threads in (0, -1, 10**11):

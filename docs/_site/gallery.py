@@ -59,8 +59,11 @@ SHELVES = (
     Shelf(
         "matrix",
         "tiny",
-        ("1", "2", "T1", "3", "4", "6", "7", "19", "22", "23", "101", "102", "103"),
-        "They train other models, or several: hours of one core at this scale. The paper's size needs a GPU.",
+        (
+            *("1", "2", "T1", "3", "4", "6", "7", "8", "11", "12", "13", "14", "16", "19", "22", "23"),
+            *("101", "102", "103", "104", "105", "106"),
+        ),
+        "They need the scale `small`, or the paper's size and a GPU.",
     ),
     Shelf(
         "stages",

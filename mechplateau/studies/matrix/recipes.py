@@ -70,7 +70,7 @@ def _all_recipes() -> Iterable[Recipe]:
     for width, on_a_cpu in _NARROW.items():
         yield _recipe(
             f"width-{width}",
-            f"width {width} (on a CPU {on_a_cpu})",
+            f"width {width} (CPU {on_a_cpu})",
             {"model": {"d_model": width}},
             {"model": {"d_model": on_a_cpu}},
         )

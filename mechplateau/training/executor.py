@@ -199,8 +199,16 @@ def _done(job: Job, children: set[subprocess.Popen[bytes]]) -> JobResult:
 
 
 def failure(line: str, code: int) -> str:
-    """The message of a failed job: the last line that it printed, else its exit code."""
+    """The message of a failed job: the last line that it printed, else its exit code; what killed it, if anything."""
+    if code < 0:
+        guess = " (out of memory?)" if code == -9 else ""
+        return killed_by(code) + guess + (f"; its last line: {line}" if line else "")
     return line or f"exit code {code}"
+
+
+def killed_by(code: int) -> str:
+    """What an exit code below 0 says of a process."""
+    return f"its process was killed by signal {-code}"
 
 
 def packed(job: Job) -> bytes:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mechplateau.errors import counted
 from mechplateau.training.cluster.node import MISFIT, Ended
-from mechplateau.training.executor import STOPPED, Job, JobResult, failure
+from mechplateau.training.executor import STOPPED, Job, JobResult, failure, killed_by
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Tries:
         if code == MISFIT:
             return self._result(index, line)
         if code < 0 or code == STOPPED:
-            why = f"its process was killed by signal {-code}" if code < 0 else "its process was stopped"
+            why = killed_by(code) if code < 0 else "its process was stopped"
             return self.lost(index, why, line, stopping)
         return self._result(index, failure(line, code))
 

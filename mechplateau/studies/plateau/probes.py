@@ -8,7 +8,8 @@ computed again.
 
 Beside the paper's probe, on our split: the control task (a random label for each set of operands, see
 `mechplateau.circuits.probing`), and a linear probe of the same place and of the neurons, `mlp.hook_post`, with theirs.
-A probe that reads the random label as well as the answer has made the answer itself.
+A probe that reads the random label as well as the answer has made the answer itself. At the paper's size each one does:
+the MLP, and the linear probe of the neurons.
 
 Cost: eight fits a checkpoint, about 80 seconds of one core at the paper's size, of which the MLPs take most: a
 shuffled or random label is learned by heart, in some 500 epochs. Checkpoints are independent, and each is probed on

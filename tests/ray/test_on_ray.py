@@ -10,6 +10,7 @@ import time
 from importlib import metadata
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed here; `make test-ray` has an environment with it")
@@ -90,15 +91,24 @@ def test_equal_to_the_bit_also_a_notebooks_task(ray, notebook_task, tmp_path, co
     )
 
 
-def lose(folder, threads, *, who, times):
-    """Kills the worker that began it, or itself, so many times."""
+def desk():
+    """Its process."""
+    (found,) = [
+        one.pid for one in psutil.process_iter(["cmdline"]) if "ray::Desk" in str(one.info["cmdline"])
+    ]
+    return found
+
+
+def lose(folder, threads, *, who, times, counted=None):
+    """Kills the worker that began it, itself, or the desk that they report to, so many times."""
+    folder = Path(counted or folder)
     folder.mkdir(exist_ok=True)
     tries = len(list(folder.iterdir()))
     (folder / f"try{tries}").touch()
     print(f"try {tries}", flush=True)
     if tries < times:
         time.sleep(1.5)  # until the line was heard
-        os.kill(os.getppid() if who == "worker" else os.getpid(), signal.SIGKILL)
+        os.kill({"worker": os.getppid, "itself": os.getpid, "desk": desk}[who](), signal.SIGKILL)
         time.sleep(60)
 
 
@@ -136,6 +146,15 @@ def test_what_is_lost_is_begun_again_and_what_fails_is_not(ray, functions, tmp_p
     assert [record.message.partition(": ")[2] for record in caplog.records if "worker" in record.message] == [
         "lost (its worker died); it resumes from its last save: retry 1 of 1"
     ]
+
+
+@pytest.mark.parametrize("collect", [False, True])
+def test_a_desk_that_is_lost_is_set_up_again(ray, functions, tmp_path, collect):
+    """As when memory runs out where the command was given; what reported to it is begun again."""
+    job = Job("lose", {"who": "desk", "times": 1, "counted": str(tmp_path / "tries")}, tmp_path / "desk")
+    with RayCluster(retries=1, collect=collect) as cluster:
+        (result,) = submit([job], workers=None, executor=cluster)
+    assert (result.outcome, result.message, result.tries) == ("finished", "", 2)
 
 
 def test_other_versions_are_refused_with_both_named(ray, tmp_path, monkeypatch):

@@ -133,7 +133,10 @@ def task(order: Mapping[str, Any], desk: Any, job: int) -> Ended:
     def go_on(line: str) -> bool:
         try:
             return bool(ask("go_on", line))
-        except ray.exceptions.RayActorError:  # the driver is gone
+        except (
+            ray.exceptions.RayActorError,
+            ray.exceptions.OutOfMemoryError,
+        ):  # the driver, or its desk, is gone
             return False
 
     mirror = None

@@ -188,11 +188,14 @@ class _Call:
         self.results: dict[int, JobResult] = {}
         self.running: dict[Any, int] = {}
         self.stopping = False
-        here = self.ray.get_runtime_context().get_node_id()
-        self.desk = cluster.desk.options(scheduling_strategy=cluster.at(here)).remote(
-            {index: _collected(job) for index, job in enumerate(jobs)} if cluster.collect else {}
-        )
+        self.desk = self._new_desk()
         self.no_node_since: float | None = None
+
+    def _new_desk(self) -> Any:
+        here = self.ray.get_runtime_context().get_node_id()
+        return self.cluster.desk.options(scheduling_strategy=self.cluster.at(here)).remote(
+            {index: _collected(job) for index, job in enumerate(self.jobs)} if self.cluster.collect else {}
+        )
 
     def do(self, workers: int | None) -> list[JobResult]:
         waiting = deque(range(len(self.jobs)))
@@ -229,6 +232,10 @@ class _Call:
             "folder": None if self.cluster.collect else str(_root(job)),
             "collect": there if self.cluster.collect else None,
         }
+        try:
+            self.ray.get(self.desk.last_line.remote(index))
+        except _gone(self.ray):  # Ray ends it, too, where memory runs out; all that asked the old one stop
+            self.desk = self._new_desk()
         task = self.cluster.task.options(num_cpus=job.threads, num_gpus=self.gpus)
         self.running[task.remote(order, self.desk, index)] = index
 
@@ -259,6 +266,9 @@ class _Call:
         try:
             return self.tries.ended(index, self.ray.get(task), self.stopping)
         except (errors.RayTaskError, errors.TaskUnschedulableError, errors.RuntimeEnvSetupError) as error:
+            if isinstance(getattr(error, "cause", None), _gone(self.ray)):
+                why = "Ray ended the process that the job reports to"
+                return self.tries.lost(index, why, "", self.stopping)
             return self.tries.failed(index, reason(error))
         except errors.RayError as error:
             line = ""
@@ -291,6 +301,11 @@ class _Call:
                     self.ray.cancel(task)
             while self.running:
                 self._ended()
+
+
+def _gone(ray: Any) -> tuple[type[Exception], ...]:
+    """What a call of an actor raises when the actor is no more."""
+    return ray.exceptions.RayActorError, ray.exceptions.OutOfMemoryError
 
 
 def reason(error: Exception) -> str:

@@ -11,12 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
+
+SHIM = "https://unpkg.com/iframe-worker/shim"
+OWN_SHIM = "_site/iframe-worker.js"
+FETCHED = re.compile(
+    r'<(?:script|img|iframe)[^>]+src="https?:[^"]*"|<link[^>]+rel="stylesheet"[^>]+href="https?:[^"]*"'
+)
+"""What a browser would ask the network for."""
 
 PACKAGES = {
     "mechplateau": "Everyday names",
@@ -158,3 +167,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """The numbers of notes in the table of claims are no links."""
     return re.sub(r"\[(\d+)\]", r"\\[\1\\]", markdown) if page.file.src_uri == "claims.md" else markdown
+
+
+def on_post_page(output: str, page: Page, **_: Any) -> str:
+    """The theme asks the network for a script that searching needs where pages lie in a folder: it is here."""
+    return output.replace(SHIM, get_relative_url(OWN_SHIM, page.url))
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    return output_content.replace(SHIM, OWN_SHIM)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """No page fetches anything.
+
+    Raises:
+        PluginError: one does.
+    """
+    for path in sorted(Path(config.site_dir).rglob("*.html")):
+        found = FETCHED.search(path.read_text(encoding="utf-8"))
+        if found:
+            raise PluginError(
+                f"{path.name}: expected nothing that is fetched from the network, got {found[0]}"
+            )

@@ -27,6 +27,7 @@ and 0.02.
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -40,6 +41,8 @@ _LEAST_POINTS = 6
 _TOLD_APART = 1.645  # 90 %, both sides
 _ERRORS_MOVED = 3.0
 _REFITS = 20
+_SOME = 12
+"""Columns that are told to somebody who asked for another."""
 
 Array = np.ndarray
 
@@ -234,7 +237,10 @@ def _stages(table: pd.DataFrame, column: str, step: str, start: float, method: _
 def _series(table: pd.DataFrame, column: str, step: str, start: float) -> tuple[Array, Array]:
     for name in (step, column):
         if name not in table.columns:
-            raise UserError(f"no column {name!r}; this table has {', '.join(map(str, table.columns))}")
+            there = [str(other) for other in table.columns]
+            if len(there) > _SOME:  # those that may be meant, if there are some
+                there = [*(difflib.get_close_matches(name, there) or there[:_SOME]), "…"]
+            raise UserError(f"no column {name!r}; this table has {', '.join(there)}")
         if not pd.api.types.is_numeric_dtype(table[name]):
             raise UserError(f"{name}: expected a column of numbers, got {table[name].dtype}")
     steps = table[step].to_numpy(dtype=np.float64, na_value=np.nan)

@@ -36,7 +36,13 @@ class Batches(Protocol):
 
 
 def seed_of(*keys: int) -> int:
-    """One seed from several numbers; other numbers give another seed."""
+    """One seed from several numbers; other numbers give another seed.
+
+    Raises:
+        UserError: a negative one.
+    """
+    if min(keys) < 0:
+        raise UserError(f"seed: expected a whole number of at least 0, got {min(keys)}")
     return int(np.random.SeedSequence(keys).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 

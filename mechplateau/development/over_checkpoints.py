@@ -23,7 +23,7 @@ from mechplateau.development.data import Batches
 from mechplateau.development.estimator import Estimate
 from mechplateau.development.learning_coefficient import StepSizeWarning, llc
 from mechplateau.development.llc_table import Found, LlcTable, table_of
-from mechplateau.development.traces import AllChainsLost
+from mechplateau.development.traces import AllChainsLost, Sampling
 from mechplateau.development.verdicts import STEP_LIMIT
 from mechplateau.development.weights import Losses, Model
 from mechplateau.errors import UserError
@@ -116,6 +116,7 @@ def over_checkpoints(
     Raises:
         UserError: settings that make no sense, or a checkpoint could not be measured.
     """
+    _check(settings)
     given = {name: settings[name] for name in ("batch_size", "seed", "parts")}
     curved: dict[int, float] = {}
     if settings["step_size"] is None:
@@ -127,6 +128,16 @@ def over_checkpoints(
     curved |= curvatures(checkpoints, missing, given, by=by, progress=progress)
     found = _found(checkpoints, "llc", steps, settings, curved, by, progress)
     return table_of(found, settings)
+
+
+def _check(settings: Settings) -> None:
+    """Refuse settings that make no sense before anything is measured with them."""
+    chains = {
+        name: settings[name] for name in ("n_beta", "localization", "chains", "draws", "burn_in", "seed")
+    }
+    Sampling(step_size=1.0 if settings["step_size"] is None else settings["step_size"], **chains)
+    if settings["batch_size"] < 1:
+        raise UserError(f"batch_size: expected at least 1, got {settings['batch_size']}")
 
 
 def curvatures(

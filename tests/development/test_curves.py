@@ -112,6 +112,9 @@ def test_tables_that_cannot_be_read_are_one_line():
     for column, said in (("none", "no column 'none'; this table has step"), ("name", "column of numbers")):
         with pytest.raises(UserError, match=said):
             stages(table, column)
+    wide = table.assign(**{f"mse_{i}": 0.0 for i in range(20)})
+    with pytest.raises(UserError, match=r"no column 'mse_99'; this table has mse_9, mse_19, mse_8, …$"):
+        stages(wide, "mse_99")
     with pytest.raises(UserError, match="those of a single run"):
         stages(REGRESSION, "llc", loss="mse")
     assert "too few" in str(stages(table, "loss"))

@@ -50,6 +50,7 @@ def test_it_runs_a_sweep_on_two_nodes_and_stops_them(tmp_path):
         "SLURM_JOB_NODELIST": "two[1-2]",
         "SLURM_CPUS_PER_TASK": "1",
         "RAY_PORT": "6399",
+        "HOME": str(tmp_path),
     }
     words = ["sweep", "mws", *RUNS, "--set=training.steps=100", "--seeds=2", "--threads=1"]
     done = subprocess.run(

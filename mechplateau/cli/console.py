@@ -55,6 +55,7 @@ class _Progress:
 
     def __init__(self, config: RunConfig, console: Console):
         self.steps = min(config.training.steps, config.training.stop_at or config.training.steps)
+        self.plateau_column = config.task.plateau_column
         self.console = console
         self.live: Live | None = None
         self.row: Row | None = None
@@ -91,7 +92,13 @@ class _Progress:
     def _numbers(self) -> str:
         if self.row is None:
             return ""
-        shown = [("loss", "loss"), ("accuracy", "accuracy"), ("repetition", "ρ")]
+        wanted = {
+            "loss": "loss",
+            self.plateau_column: self.plateau_column,
+            "accuracy": "accuracy",
+            "repetition": "ρ",
+        }
+        shown = [(name, label) for name, label in wanted.items() if name in self.row]
         if self.live is None or time.monotonic() - self.chosen_at > CHOSEN_AGAIN:
             self.chosen_at, self.chosen = time.monotonic(), stand_for(self.rows)
         shown += self.chosen.items()

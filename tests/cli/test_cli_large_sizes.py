@@ -20,6 +20,10 @@ def test_train_says_what_a_step_costs(run_cli, monkeypatch):
     assert code == 0
     assert "TFLOP a step: made for a GPU (--device cuda). Ctrl-C saves, and the same command resumes." in err
     assert "s each here" in err
+    # The loss whose plateau it is, and nothing that this task does not have.
+    assert "step 4/4  loss " in err
+    assert "  loss_mask " in err
+    assert "accuracy" not in err
     _, _, err = run_cli("train", "matrix_completion", *SMALL)  # it is finished
     assert "TFLOP" not in err
 

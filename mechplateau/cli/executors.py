@@ -91,9 +91,11 @@ class Place:
         return self.executor == RAY
 
     def threads(self, threads: int | None, jobs: int | None) -> int:
-        """CPU threads of each run."""
+        """CPU threads of each run; UserError where torch cannot use so many."""
         from mechplateau.training.executor import cores
+        from mechplateau.training.loop import check_threads
 
+        check_threads(threads)
         if threads is not None:
             return threads
         return 1 if self.on_ray else max(1, cores() // (jobs or 1))

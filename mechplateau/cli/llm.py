@@ -209,11 +209,9 @@ def _use_threads(threads: int) -> None:
     """Have torch use so many CPU threads in this process."""
     import torch
 
-    from mechplateau.errors import ConfigError
-    from mechplateau.training.loop import MOST_THREADS
+    from mechplateau.training.loop import check_threads
 
-    if not 1 <= threads <= MOST_THREADS:
-        raise ConfigError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
+    check_threads(threads)
     torch.set_num_threads(threads)
 
 

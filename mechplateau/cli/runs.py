@@ -213,6 +213,7 @@ def sweep(
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs: expected at least 1, got {jobs}")
     place = Place(executor, address, gpus_per_run, collect, retries, device)
+    threads_each = place.threads(threads, jobs)
     _check_trackers(tracker)
     chosen = None if seeds is None else range(first_seed, first_seed + seeds)
     configs = expand(_data(source, preset), set_ or [], chosen)
@@ -221,7 +222,7 @@ def sweep(
             configs,
             runs_dir=runs_dir,
             jobs=jobs,
-            threads=place.threads(threads, jobs),
+            threads=threads_each,
             device=device,
             tracker=tracker or [],
             executor=cluster,

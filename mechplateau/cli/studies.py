@@ -195,13 +195,12 @@ def _request(
     place: Place,
 ) -> _Request:
     """Check everything before training, so that no figure fails after hours of it."""
-    from mechplateau.training.loop import MOST_THREADS
+    from mechplateau.training.loop import check_threads
 
     _scale(study, figures, scale)
     if jobs is not None and jobs < 1:
         raise UserError(f"--jobs: expected at least 1, got {jobs}")
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise UserError(f"--threads: expected 1 to {MOST_THREADS}, got {threads}")
+    check_threads(threads)
     several = _seeds(seeds)
     if not place.on_ray:  # there it is the nodes that must have it
         device_named(place.device, TRAINABLE)

@@ -120,6 +120,12 @@ def train(
         return load_run(writer.layout.root)
 
 
+def check_threads(threads: int | None) -> None:
+    """Raise UserError where torch cannot use so many."""
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise UserError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
+
+
 def check_request(
     config: RunConfig, device: str, threads: int | None = None, cuda_graph: bool = False
 ) -> torch.device:
@@ -128,8 +134,7 @@ def check_request(
     torch_device = device_named(device, TRAINABLE)
     if isinstance(config.task, SequenceTask):
         config.task.labels_of(())
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        raise UserError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
+    check_threads(threads)
     kind = kind_of(config.model)
     if config.training.optimizer == "muon" and not any(
         map(kind.roles.matrix, kind.trained(config.model, config.task))

@@ -148,6 +148,7 @@ def test_train_show_list_report(run_cli):
             "tracker: expected one of wandb, tensorboard, got 'mlflow'",
         ),
         (["train", "mws", "--threads", "0"], "threads: expected 1 to 1024, got 0"),
+        (["sweep", "mws", "--threads", "0"], "threads: expected 1 to 1024, got 0"),
         (["train", "mws", "--seed", "-1"], "seed: input should be greater than or equal to 0, got -1"),
         (["train", "mws", "--runs-dir", ""], "expected a path, got ''"),
         (["report", "x", "-o", ""], "expected a path, got ''"),

@@ -26,7 +26,7 @@ from mechplateau.studies.results import on_record, summaries_of
         (["figure", "3", "--seeds", "0"], "--seeds: expected 1 to 1000, got 0"),
         (["figure", "3", "--jobs", "0"], "--jobs: expected at least 1, got 0"),
         (["figure", "3", "--device", "tpu"], "device: expected cpu, cuda or cuda:N, got 'tpu'"),
-        (["figure", "3", "--threads", "0"], "--threads: expected 1 to 1024, got 0"),
+        (["figure", "3", "--threads", "0"], "threads: expected 1 to 1024, got 0"),
         (["claims", "--runs-dir", "nowhere"], "--runs-dir nowhere: no such folder"),
     ],
 )

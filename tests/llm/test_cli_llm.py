@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from mechplateau.cli import llm as cli_llm
-from mechplateau.errors import CheckpointError, ConfigError
+from mechplateau.errors import CheckpointError, ConfigError, UserError
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_the_demonstration_is_trained_first(run, tmp_path: Path, monkeypatch: py
             CheckpointError,
             "nowhere: no readable tokenizer .there is no such",
         ),
-        (["SERIES", "--threads", "0"], ConfigError, "threads: expected 1 to 1024, got 0"),
+        (["SERIES", "--threads", "0"], UserError, "threads: expected 1 to 1024, got 0"),
         (["SERIES", "--seed", str(2**64)], ConfigError, "seed: .*less than 9223372036854775808"),
         (
             ["SERIES", "--device", "meta"],

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import tempfile
@@ -77,7 +78,7 @@ class RayCluster:
         collect: bool = False,
         retries: int = RETRIES,
     ):
-        if gpus_per_run < 0 or (gpus_per_run > 1 and gpus_per_run != int(gpus_per_run)):
+        if not 0 <= gpus_per_run < math.inf or (gpus_per_run > 1 and gpus_per_run != int(gpus_per_run)):
             raise UserError(
                 f"--gpus-per-run: expected 0 to 1 or a whole number, since Ray shares no more; got {gpus_per_run:g}"
             )

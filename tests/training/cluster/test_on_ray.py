@@ -29,6 +29,10 @@ class WorkerCrashedError(RayError):
     pass
 
 
+class RayActorError(RayError):
+    pass
+
+
 class RayTaskError(RayError):
     cause: Exception = OSError("no space")
 
@@ -39,6 +43,8 @@ class Pretended:
     cloudpickle = types.SimpleNamespace(register_pickle_by_value=lambda module: None)
     exceptions = types.SimpleNamespace(
         RayError=RayError,
+        RayActorError=RayActorError,
+        OutOfMemoryError=WorkerCrashedError,
         RayTaskError=RayTaskError,
         TaskUnschedulableError=RayTaskError,
         RuntimeEnvSetupError=RayTaskError,
@@ -152,6 +158,22 @@ def test_lost_jobs_are_begun_again_before_others(pretended, tmp_path, caplog):
     assert list(tmp_path.iterdir()) == []  # the tokens are gone
 
 
+def test_a_job_whose_desk_is_lost_is_begun_again_with_another(pretended, tmp_path):
+    """Ray ends the desk, too, where memory runs out: a task that asks it then fails by no fault of its own."""
+    lost = RayTaskError()
+    lost.cause = RayActorError()
+    cluster, _ = pretended({0: [lost, (0, "")], 1: [lost] * 2}, retries=1)
+    with cluster:
+        results = submit(
+            [Job("nothing", {}, tmp_path / f"{number}") for number in range(2)], workers=1, executor=cluster
+        )
+    why = "Ray ended the process that the job reports to"
+    assert [(result.outcome, result.message, result.tries) for result in results] == [
+        ("finished", "", 2),
+        ("failed", f"lost 2 times, the last time since {why}", 2),
+    ]
+
+
 def test_what_is_finished_is_skipped_also_when_its_worker_died_just_after(pretended, tmp_path):
     asked = []
 
@@ -221,6 +243,8 @@ def test_what_is_brought_back_is_not_looked_for(pretended, tmp_path):
             {"gpus_per_run": 1.5},
             "--gpus-per-run: expected 0 to 1 or a whole number, since Ray shares no more; got 1.5",
         ),
+        ({"gpus_per_run": float("inf")}, "--gpus-per-run: expected 0 to 1 or a whole number"),
+        ({"gpus_per_run": float("nan")}, "--gpus-per-run: expected 0 to 1 or a whole number"),
     ],
 )
 def test_values_that_make_no_sense(settings, message):

@@ -4,8 +4,8 @@ The plain sides are what one writes in torch: linear layers, torch's LayerNorm a
 Nothing here is asserted: a busy machine is not a failure. Times are those of the processor, one thread.
 
 The step of regression was also tried with explicit attention, without the last token, with residuals added within the
-matrix products, and with each block's backward written by hand. Only the last gained, a tenth at most, and it has no second
-derivatives: most of the step is not the products but what is read and written between them.
+matrix products, and with each block's backward written by hand. Only the last gained, a tenth at most, and it has no
+second derivatives: most of the step is not the products but what is read and written between them.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ is a cross by itself, a missing one a dotted line, and neither is bridged.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,7 +166,9 @@ def _payload(table: pd.DataFrame, heads: HeadsSection | None) -> dict[str, Any]:
             "data": encode_floats(cos),
             "signed": bool(len(known)) and float(known.min()) < 0,
         },
-        "heads": [] if heads is None else _heads(heads.masses, [int(step) for step in steps]),
+        "heads": []
+        if heads is None or heads.masses.empty
+        else _heads(heads.masses, [int(step) for step in steps]),
     }
 
 
@@ -244,7 +247,7 @@ def _thinned(labels: list[str]) -> list[str]:
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    return [float(f"{value:.6g}") if value == value else None for value in values.tolist()]
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
 def _known(value: Any) -> bool:

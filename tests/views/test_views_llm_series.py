@@ -140,6 +140,16 @@ def test_the_page_says_what_is_known_and_shows_undefined_as_a_dash() -> None:
     assert page == render_series(series(FAKE, joined=[3, 7]), title="a series", summary=["One finding."])
 
 
+def test_what_is_not_finite_is_on_no_curve_and_is_told_in_the_table() -> None:
+    table = series(["ok", "ok"], joined=[1])
+    table.loc[0, "loss"] = np.inf
+    nothing = HeadsSection(HEADS[:0], BORN[:0], "On random tokens.")
+    page = written(render_series(table, title="broken", heads=nothing))
+    assert "<td>inf</td>" in page
+    assert '"values":[null,1.6]' in page
+    assert "No head puts a fifth" in page
+
+
 def test_without_measurements_there_is_no_figure() -> None:
     table = series(["ok", "ok"], joined=[])
     table[["cos_final", "cos_embed", "cos_layer_0", "loss", "repetition", "entropy"]] = np.nan

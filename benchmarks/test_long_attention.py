@@ -129,7 +129,9 @@ def test_chunks(benchmark, pos):
         return mk.linear_attention(q, k, v, metric_sets=sets, row_mass=False, algorithm=algorithm)
 
     with torch.no_grad():
-        torch.testing.assert_close(by("chunk").output, by("blocked").output, rtol=1e-4, atol=1e-4)
+        chunks, blocks = by("chunk").output, by("blocked").output
+        # A sum of thousands of products of both signs: rounding is of the size of the largest outputs, not of its own.
+        torch.testing.assert_close(chunks, blocks, rtol=1e-4, atol=1e-5 * float(blocks.abs().max()))
         times = in_turns(lambda: by("blocked"), lambda: by("chunk"), 5)
         TABLE.faster(f"{label('linear', pos)}, in chunks, no row mass", "in blocks", times, 1)
         benchmark.pedantic(lambda: by("chunk"), rounds=1)

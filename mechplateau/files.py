@@ -68,14 +68,16 @@ def file_path(path: str | os.PathLike[str]) -> Path:
 
 
 def folder_name(name: str, what: str) -> str:
-    """The name, which can be a folder's, or the beginning of one, on any system.
+    """The name, which can be a folder's, or the beginning of one, on Linux and macOS.
 
     Raises:
         ConfigError: it cannot; `what` says whose name it is.
     """
-    if not re.fullmatch(r"\w[\w.-]{0,99}", name):
+    if not re.fullmatch(r"\w[\w.-]*", name) or len(name.encode()) > 100:
         shown = name if len(name) <= 100 else name[:20] + "…"
-        raise ConfigError(f"{what}: expected at most 100 letters, digits, '.', '-' and '_', got {shown!r}")
+        raise ConfigError(
+            f"{what}: expected letters, digits, '.', '-' and '_', at most 100 bytes, got {shown!r}"
+        )
     return name
 
 

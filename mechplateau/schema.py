@@ -31,6 +31,8 @@ def whole_number(value: object, name: str) -> int:
     Raises:
         ConfigError: it is not a whole number; `name` is the argument's name.
     """
+    if isinstance(value, bool):
+        raise ConfigError(f"{name}: expected a whole number, got {value!r}")
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:

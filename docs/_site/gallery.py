@@ -93,8 +93,8 @@ def collect(figures: Path, shelves: Sequence[Shelf] = SHELVES, pictures: Path = 
     lines = [
         "# Figures",
         "",
-        "Every figure that one core makes in minutes, with the verdicts of its claims on these runs. A claim that",
-        "fails here is told as such: it was written for the paper's size, and [the claims](claims.md) judge it there.",
+        "Every figure that one core makes in minutes, with the verdicts of its claims on these runs, of one seed each.",
+        "A claim that fails here is told as such; `mechplateau claims` judges all seeds on record.",
         "",
         "`make gallery` trains the runs, draws the figures and writes this page. One of them:",
         "`mechplateau figure STUDY/ID --scale NAME`.",

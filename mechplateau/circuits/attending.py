@@ -29,6 +29,7 @@ from mechplateau.circuits._measured_attention import Seen, measured_attention, r
 from mechplateau.circuits.scoring import checked_rows, inputs_of
 from mechplateau.circuits.token_sets import READY_MADE, attention_sets
 from mechplateau.errors import UserError
+from mechplateau.schema import whole_number
 
 if TYPE_CHECKING:
     from transformer_lens import HookedTransformer
@@ -69,7 +70,8 @@ def attention_scores(
     chosen = _sets(sets, inputs)
     counted = torch.zeros(inputs.shape[1], dtype=torch.bool, device=inputs.device)
     counted[list(checked_rows(rows, inputs.shape[1]))] = True
-    if not isinstance(batch_size, int) or batch_size < 1:
+    batch_size = whole_number(batch_size, "batch_size")
+    if batch_size < 1:
         raise UserError(f"batch_size: expected a whole number of at least 1, got {batch_size!r}")
     sums = _Sums(model.cfg.n_layers, counted)
     for start in range(0, len(inputs), batch_size):
@@ -84,6 +86,8 @@ def attention_scores(
 def _sets(
     sets: Mapping[str, mk.PositionSet | Tensor] | Sequence[str], inputs: Int[Tensor, "batch pos"]
 ) -> dict[str, mk.PositionSet]:
+    if hasattr(sets, "__array__"):  # a tensor too; asked for its truth, it raises
+        raise UserError(f"sets: expected names, or a dict of names to sets, got {type(sets).__name__}")
     if not sets:
         raise UserError(f"sets: expected at least one, got {sets!r}")
     if not isinstance(sets, Mapping):

@@ -7,7 +7,7 @@ control and a control task (the probe itself: `mechplateau.metrics.probe`). Over
 Look at `selectivity` first. A probe that reads a random label of the same inputs as well as the label (selectivity
 near 0) has computed the label by itself from inputs that are there: an MLP adds two numbers that it can read. It then
 says that the inputs are there, not that the model has computed anything. A linear probe has less to compute with, but
-where a place is wide it may still read random labels: of 1,024 neurons, one of all 153 pairs of 17 numbers.
+where a place is wide it may still read random labels: of 1,024 neurons, one of all 136 pairs of 16 numbers.
 
 The control draws a random label for each distinct input of the label's function, so it is as fair as these inputs.
 Where a function does not depend on the order, as a sum of two operands does not, its input is the pair without one:

@@ -44,6 +44,8 @@ def attention_sets(
     listed = isinstance(names, Sequence) and not isinstance(names, str)
     if not listed or any(name not in READY_MADE for name in names):
         raise UserError(f"sets: expected some of {', '.join(READY_MADE)}, got {names!r}")
+    if len(set(names)) < len(names):
+        raise UserError(f"sets: expected each name once, got {names!r}")
     return {name: _made(name, inputs.long()) for name in names}
 
 

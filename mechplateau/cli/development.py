@@ -87,6 +87,7 @@ def llc(
     place = Place(executor, address, gpus_per_run, collect, retries, device)
     found = find_run(run, runs_dir)
     chosen = _steps(found, steps)
+    threads_each = place.threads(threads, jobs)
     with place.joined() as cluster, torch_threads(threads):
         estimates = llc_over_run(
             found,
@@ -103,7 +104,7 @@ def llc(
             parts=part or None,
             device=device,
             jobs=jobs,
-            threads=place.threads(threads, jobs),
+            threads=threads_each,
             executor=cluster,
             progress=shown,
         )

@@ -239,7 +239,7 @@ def _series(table: pd.DataFrame, column: str, step: str, start: float) -> tuple[
         if name not in table.columns:
             there = [str(other) for other in table.columns]
             if len(there) > _SOME:  # those that may be meant, if there are some
-                there = [*(difflib.get_close_matches(name, there) or there[:_SOME]), "…"]
+                there = [*(difflib.get_close_matches(str(name), there) or there[:_SOME]), "…"]
             raise UserError(f"no column {name!r}; this table has {', '.join(there)}")
         if not pd.api.types.is_numeric_dtype(table[name]):
             raise UserError(f"{name}: expected a column of numbers, got {table[name].dtype}")

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from mechplateau.errors import UserError
+from mechplateau.schema import whole_number
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def fit_probe(
     """
     _check(features, labels, inputs, groups, kind)
     for name, number in (("draws", draws), ("hidden", hidden), ("max_iter", max_iter)):
-        if number < 1:
+        if whole_number(number, f"probe: {name}") < 1:
             end = " (control=False leaves controls out)" if name == "draws" else ""
             raise UserError(f"probe: {name}: expected at least 1, got {number}{end}")
     n_samples = len(features)

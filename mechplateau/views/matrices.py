@@ -122,13 +122,9 @@ class _Scale:
     """
 
     def __init__(self, arrays: Sequence[np.ndarray]):
-        self._limit = symmetric_limit(arrays)
-        told = [
-            beyond(arrays, self._limit),
-            "" if all(np.isfinite(a).all() for a in arrays) else "red: undefined",
-        ]
-        self._told = "; ".join(filter(None, told))
-        self._over = bool(told[0])
+        largest = max((float(a[np.isfinite(a)].max(initial=0)) for a in arrays), default=0.0)
+        self._limit = largest or 1.0
+        self._told = "" if all(np.isfinite(a).all() for a in arrays) else "red: undefined"
         self._norm = PowerNorm(0.5, vmin=0, vmax=self._limit, clip=True)
         self._colors = matplotlib.colormaps["viridis"].with_extremes(bad=_UNDEFINED)
         self._image: AxesImage | None = None
@@ -151,7 +147,6 @@ class _Scale:
             shrink=min(1.0, 1.2 / len(axes) + 0.3),
             aspect=15,
             label=f"attention ({self._told})" if self._told else "attention",
-            extend="max" if self._over else "neither",
         )
 
 

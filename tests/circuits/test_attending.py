@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -197,12 +198,19 @@ def test_a_hook_on_the_map_is_refused(long_tokens):
         ({"sets": []}, "at least one"),
         ({"sets": None}, "at least one"),
         ({"sets": 3}, "expected some of"),
+        ({"sets": torch.ones(70, 70).bool()}, "expected names, or a dict of names to sets, got Tensor"),
+        (
+            {"sets": np.array(["self", "induction"])},
+            "expected names, or a dict of names to sets, got ndarray",
+        ),
+        ({"sets": ["self", "self"]}, "expected each name once"),
+        ({"batch_size": True}, "batch_size: expected a whole number, got True"),
         ({"sets": {"mine": torch.zeros(3, 4).bool()}}, "sets: mine: expected bool"),
         ({"sets": {"mine": torch.zeros(3, 3).bool()}}, "the model sees 3 of 70"),
         ({"sets": {1: torch.zeros(70, 70).bool(), "1": torch.zeros(70, 70).bool()}}, "got 1 twice"),
         ({"rows": [70]}, "rows: expected different positions"),
         ({"batch_size": 0}, "batch_size"),
-        ({"batch_size": 2.0}, "batch_size: expected a whole number of at least 1, got 2.0"),
+        ({"batch_size": 2.0}, "batch_size: expected a whole number, got 2.0"),
     ],
 )
 def test_odd_requests(options, message, long_tokens):

@@ -69,6 +69,7 @@ def test_stages_of_a_run_too_short_for_any(folder, call):
             "chains: expected a whole number of at least 1",
         ),
         (("llc", "RUN", "--part", "nothing"), "parts: no such weights 'nothing'"),
+        (("llc", "RUN", "--threads", "0"), "threads: expected 1 to 1024, got 0"),
         (("llc", "RUN", "--seed", "-1"), "seed: expected a whole number of at least 0, got -1"),
         (("llc", "RUN", "--n-beta", "inf"), "n_beta: expected a number above 0, got inf"),
         (("llc", "RUN", "--localization", "nan"), "localization: expected a number of at least 0, got nan"),

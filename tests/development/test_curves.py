@@ -113,6 +113,8 @@ def test_tables_that_cannot_be_read_are_one_line():
         with pytest.raises(UserError, match=said):
             stages(table, column)
     wide = table.assign(**{f"mse_{i}": 0.0 for i in range(20)})
+    with pytest.raises(UserError, match="no column 5; this table has "):
+        stages(wide, 5)
     with pytest.raises(UserError, match=r"no column 'mse_99'; this table has mse_9, mse_19, mse_8, …$"):
         stages(wide, "mse_99")
     with pytest.raises(UserError, match="those of a single run"):

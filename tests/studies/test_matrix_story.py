@@ -111,6 +111,9 @@ def test_head_maps_have_one_scale_with_a_key():
         assert first.get_clim() == second.get_clim() == (0.0, 1.0)
         assert float(first.norm(1 / 6)) == pytest.approx((1 / 6) ** 0.5)
         assert [ax.get_ylabel() for ax in sheet.axes if not ax.images] == ["attention"]
+    # One strong head of many does not make the others bright.
+    many = draw_heads([np.stack([np.full((16, 16), 1 / 16)] * 7 + [np.eye(16)])])
+    assert {ax.images[0].get_clim() for ax in many.axes if ax.images} == {(0.0, 1.0)}
     undefined = draw_heads([np.full((1, 2, 2), np.nan), strong])
     assert "attention (red: undefined)" in [ax.get_ylabel() for ax in undefined.axes]
     assert undefined.png()

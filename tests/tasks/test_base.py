@@ -121,10 +121,12 @@ def test_a_sample_of_ones_own_without_a_seed_takes_one():
     assert targets_of(task)[0].name == targets_of(MovingWindowSum(n=4))[0].name
 
 
-@pytest.mark.parametrize("name", ["../outside", "a/b", "two\nlines", ".hidden", "a b", "x" * 101])
+@pytest.mark.parametrize("name", ["../outside", "a/b", "two\nlines", ".hidden", "a b", "x" * 101, "漢" * 34])
 def test_a_name_that_is_no_folders_is_refused(name):
     """Runs of the first one would lie outside the folder of runs."""
     odd = {"__module__": "__main__", "__annotations__": {"name": Literal[name]}, "name": name}
-    with pytest.raises(ConfigError, match=r"^Odd\.name: expected at most 100 letters, digits, .*, got '"):
+    with pytest.raises(
+        ConfigError, match=r"^Odd\.name: expected letters, digits, .*, at most 100 bytes, got '"
+    ):
         register_task(type("Odd", (MovingWindowSum,), odd))
     assert name not in task_names()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -188,7 +189,7 @@ def against_loss(material: Material) -> PaperFigure:
     sheet, (ax,) = _sheet(1, width=4.6, height=2.8)
     table = pd.concat(material.measured[name], ignore_index=True)
     loss, llc = -table["chains_loss"].astype(float), pd.Series(math.nan, index=table.index)
-    for column, color in zip(table.filter(regex="^llc ").columns, _colors(), strict=False):
+    for column, color in zip(table.filter(regex="^llc ").columns, cycle(_colors()), strict=False):
         values = table[column].astype(float)
         ax.plot(loss, values, "o", color=color, markersize=3.5, label=column.removeprefix("llc "))
         llc = llc.fillna(values)
@@ -306,7 +307,7 @@ def _number(value: Any) -> float:
 
 
 def _colors() -> tuple[str, ...]:
-    return (_DARK, _RED, _BLUE, "#12805c", "#8e44ad")
+    return (_DARK, _RED, _BLUE, "#12805c", "#8e44ad", "#b7791f")
 
 
 def _sheet(panels: int, *, width: float, height: float, rows: int = 1) -> tuple[PaperFigure, list[Axes]]:

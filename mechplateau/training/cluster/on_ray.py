@@ -236,6 +236,7 @@ class _Call:
         try:
             self.ray.get(self.desk.last_line.remote(index))
         except _gone(self.ray):  # Ray ends it, too, where memory runs out; all that asked the old one stop
+            self.ray.kill(self.desk)  # it may live, out of reach, and hold the folders
             self.desk = self._new_desk()
         task = self.cluster.task.options(num_cpus=job.threads, num_gpus=self.gpus)
         self.running[task.remote(order, self.desk, index)] = index
@@ -296,7 +297,10 @@ class _Call:
         """Have every job save and stop, and wait for them."""
         self.stopping = True
         with suppress(self.ray.exceptions.RayError):
-            begun = self.ray.get(self.desk.stop.remote())
+            try:
+                begun = self.ray.get(self.desk.stop.remote())
+            except _gone(self.ray):
+                begun = list(self.running.values())  # who asks a desk that is gone stops
             for task, index in self.running.items():
                 if index not in begun:
                     self.ray.cancel(task)

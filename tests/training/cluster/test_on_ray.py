@@ -15,6 +15,7 @@ from mechplateau.errors import UserError
 from mechplateau.files import take_lock
 from mechplateau.training import executor
 from mechplateau.training.cluster import joining, node
+from mechplateau.training.cluster.desk import Desk
 from mechplateau.training.cluster.on_ray import TRAVELING, RayCluster
 from mechplateau.training.executor import Job, job_function, submit
 
@@ -172,6 +173,35 @@ def test_a_job_whose_desk_is_lost_is_begun_again_with_another(pretended, tmp_pat
         ("finished", "", 2),
         ("failed", f"lost 2 times, the last time since {why}", 2),
     ]
+
+
+def test_stopping_waits_for_jobs_whose_desk_is_lost(pretended, tmp_path, monkeypatch):
+    cluster, ray = pretended({0: [(143, "")]}, retries=1)
+    monkeypatch.setattr(Desk, "stop", lambda self: RayActorError())
+    get, waits = ray.get, iter([KeyboardInterrupt()])
+
+    def interrupted_once(running, *, num_returns, timeout):
+        for interrupt in waits:
+            raise interrupt
+        return running[:1], running[1:]
+
+    def gone(what, timeout=None):
+        found = get(what, timeout)
+        if isinstance(found, RayActorError):
+            raise found
+        return found
+
+    monkeypatch.setattr(ray, "get", gone)
+    monkeypatch.setattr(ray, "wait", interrupted_once)
+    heard = []
+    with cluster, pytest.raises(KeyboardInterrupt):
+        submit(
+            [Job("nothing", {}, tmp_path / "0")],
+            workers=1,
+            executor=cluster,
+            on_result=lambda result: heard.append(result.outcome),
+        )
+    assert heard == ["failed"]
 
 
 def test_what_is_finished_is_skipped_also_when_its_worker_died_just_after(pretended, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +15,7 @@ from mechplateau.studies import study_named
 from mechplateau.studies.figures import Material
 from mechplateau.studies.recipes import PAPER
 from mechplateau.studies.stages import chains, pictures
+from mechplateau.studies.stages.released import released_value
 from mechplateau.training.loop import train
 
 STUDY = study_named("stages")
@@ -159,3 +162,36 @@ def test_toys_are_held_against_what_is_exact(monkeypatch):
 
 def material(run, measured=()):
     return Material(PAPER, {"lr-true": [run.metrics]}, {"lr-true": list(measured)}, {"lr-true": [run]})
+
+
+def test_runs_are_drawn_beside_the_released_model_of_their_seed(run):
+    """Seed 1 has a released model, seed 9 has none and is held against their spread."""
+    steps = [8, 984, 5050, 7192]
+    norms = np.array([24.9, 25.0, 26.6, 27.3])
+    runs = [
+        SimpleNamespace(
+            config=SimpleNamespace(seed=seed),
+            metrics=pd.DataFrame({"step": [*steps, 7193], "ridge_gap": 1.0, "weight_norm": [*norms, 0.0]}),
+        )
+        for seed in (1, 9)
+    ]
+    shown = Material(PAPER, {}, {}, {"lr-7192": runs})
+    figure = STUDY.figure("B.3-spread")
+    table = figure.data(shown)
+    assert table["step"].tolist() == 2 * steps  # 7,193 is no released index
+    own, other = (table[table["seed"] == seed] for seed in (1, 9))
+    theirs = [released_value(1, step, "weight_norm") for step in steps]
+    np.testing.assert_allclose(own["released_weight_norm"], theirs)
+    assert other["released_ridge_gap"].isna().all()
+    sheet = figure.picture(shown)
+    _, above, _, below = sheet.axes
+    np.testing.assert_allclose(below.lines[0].get_ydata(), (norms - theirs)[1:])
+    grey = [line for line in above.lines if line.get_label() == "seeds without one"]
+    np.testing.assert_allclose(grey[0].get_ydata(), norms[1:])
+    assert sheet.get_suptitle().startswith("Figure B.3-spread.")
+    # The claims' ranges, at the indices that the run has reached.
+    bars = [container.lines[2][0].get_segments()[0] for container in below.containers]
+    assert [bar[:, 0].tolist() + bar[:, 1].tolist() for bar in bars] == [
+        [5050, 5050, -0.04, 0.04],
+        [7192, 7192, -0.03, 0.03],
+    ]

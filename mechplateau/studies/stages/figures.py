@@ -8,6 +8,7 @@ import pandas as pd
 
 from mechplateau.studies.figures import Elsewhere, Figure
 from mechplateau.studies.panels import Panel
+from mechplateau.studies.stages.beside import beside_released, with_released
 from mechplateau.studies.stages.chains import Grid, RandomPrefix, ResetNoise, Traces
 from mechplateau.studies.stages.checkpoints import Afterwards, Coefficients
 from mechplateau.studies.stages.pictures import (
@@ -35,21 +36,48 @@ def _matching(start: str, end: str) -> Callable[[pd.DataFrame], Sequence[str]]:
     return lambda table: [name for name in table.columns if name.startswith(start) and name.endswith(end)]
 
 
+def _of_head(column: str) -> str:
+    """`prefix_B_L1H3`: L1H3, since the panel's title says the rest."""
+    return column.rpartition("_")[2]
+
+
+def _said(**words: str) -> Callable[[str], str]:
+    return words.__getitem__
+
+
 _LOSS = Panel("Loss on held-out text", "nats", _named("test_loss"))
 _BIGRAM = Panel("Bigrams", "nats", _named("bigram_excess"))
 _DELTA = Panel("Without positions", "nats", _named("position_delta"))
-_GRAMS = Panel("n-grams", "times better", _named("gram_score_2", "gram_score_3", "gram_score_4"))
-_PREVIOUS = Panel("Previous token", "share", _begin("previous_token_L0"))
-_PREFIX_B = Panel("Prefix matching, B", "share", _begin("prefix_B_L1"))
-_PREFIX_A = Panel("Prefix matching, A", "share", _begin("prefix_A_L1"))
+_GRAMS = Panel(
+    "n-grams",
+    "times better",
+    _named("gram_score_2", "gram_score_3", "gram_score_4"),
+    label=lambda name: f"{name[-1]}-grams",
+)
+_PREVIOUS = Panel("Previous token", "share", _begin("previous_token_L0"), label=_of_head)
+_PREFIX_B = Panel("Prefix matching, B", "share", _begin("prefix_B_L1"), label=_of_head)
+_PREFIX_A = Panel("Prefix matching, A", "share", _begin("prefix_A_L1"), label=_of_head)
 _ICL = Panel("In-context score", "nats", _named("icl"))
 _GAIN = Panel("Repeat gain", "nats", _named("repeat_gain"))
-_COMPOSITION = Panel("K-composition", "score", _named("composition_K_mean", "composition_K_max"))
+_COMPOSITION = Panel(
+    "K-composition",
+    "score",
+    _named("composition_K_mean", "composition_K_max"),
+    label=_said(composition_K_mean="mean of pairs", composition_K_max="best pair"),
+)
 _LOSSES = {
     "chains_loss": "at w*",
     "chains_mean_loss": "along the chains",
     "chains_trivial_loss": "without looking at the input",
 }
+
+
+def _of_norm(column: str) -> str:
+    """`ln1_L0_mean`: LN 1, layer 0."""
+    name = column.removesuffix("_mean").removeprefix("ln")
+    return "final LN" if name == "_final" else f"LN {name[0]}, layer {name[-1]}"
+
+
 _NORMS = _matching("ln", "_mean")
 
 _LANGUAGE = (_BIGRAM, _DELTA, _GRAMS, _PREVIOUS, _PREFIX_B, _ICL)
@@ -118,31 +146,55 @@ FIGURES = (
         _REGRESSION,
         (
             Panel("Predictions", "mean of ŷ²", _named("prediction_norm_quiet")),
-            Panel("In-context gains", "y²", _named("icl_1_4_quiet", "icl_4_8_quiet")),
-            Panel("Final LayerNorm", "gain", _named("ln_final_mean", "ln_final_min", "ln_final_max")),
+            Panel(
+                "In-context gains",
+                "y²",
+                _named("icl_1_4_quiet", "icl_4_8_quiet"),
+                label=_said(icl_1_4_quiet="pairs 1 to 4", icl_4_8_quiet="pairs 4 to 8"),
+            ),
+            Panel(
+                "Final LayerNorm",
+                "gain",
+                _named("ln_final_mean", "ln_final_min", "ln_final_max"),
+                label=_said(ln_final_mean="mean", ln_final_min="smallest", ln_final_max="largest"),
+            ),
         ),
     ),
-    Figure(
-        "B.3",
-        "Regression: distance from ridge and norm of the weights",
-        _REGRESSION,
-        (
-            Panel("Distance from ridge", "y²", _named("ridge_gap")),
-            Panel("Norm of the weights", "norm", _named("weight_norm")),
-            Panel("Error above answering 0", "y²", _named("mse_above_zero")),
-        ),
+    *(
+        Figure(id, f"Regression: {title}", (recipe,), picture=beside_released, data=with_released)
+        for id, title, recipe in (
+            ("B.3", "runs beside the released models of their seeds", "lr-true"),
+            ("B.3-later", "to index 40,292", "lr-40292"),
+            ("B.3-spread", "other seeds beside the spread of the released ones", "lr-7192"),
+        )
     ),
     Figure(
         "C.2",
         "Text: loss without positions, by position",
         _BIGRAMS,
-        (Panel("Without positions", "nats", _begin("position_delta_"), ordered=True),),
+        (
+            Panel(
+                "Without positions",
+                "nats",
+                _begin("position_delta_"),
+                ordered=True,
+                label=lambda name: f"position {name.rpartition('_')[2]}",
+            ),
+        ),
     ),
     Figure(
         "C.3",
         "Text: principal components of the positions",
         _BIGRAMS,
-        (Panel("Positions", "share", _begin("position_share_"), share=True),),
+        (
+            Panel(
+                "Positions",
+                "share",
+                _begin("position_share_"),
+                share=True,
+                label=lambda name: f"component {name.rpartition('_')[2]}",
+            ),
+        ),
     ),
     Figure(
         "B.4",
@@ -164,7 +216,7 @@ FIGURES = (
         "D.1",
         "Regression: distance from the mean task",
         _REGRESSION,
-        (Panel("Distance from the mean task", "y²", _named("task_prior_distance")),),
+        (Panel("Distance", "y²", _named("task_prior_distance")),),
     ),
     Figure(
         "D.3",
@@ -186,9 +238,25 @@ FIGURES = (
         "Regression: embeddings",
         _REGRESSION,
         (
-            Panel("Smallest shares", "share", _named("embed_share_min", "positions_share_max")),
-            Panel("Effective rank", "rank", _named("embed_effective_rank", "positions_effective_rank")),
-            Panel("Alignment", "cosine", _begin("alignment_"), share=True),
+            Panel(
+                "Shares of σ²",
+                "share",
+                _named("embed_share_min", "positions_share_max"),
+                label=_said(embed_share_min="tokens, smallest", positions_share_max="positions, largest"),
+            ),
+            Panel(
+                "Effective rank",
+                "rank",
+                _named("embed_effective_rank", "positions_effective_rank"),
+                label=_said(embed_effective_rank="tokens", positions_effective_rank="positions"),
+            ),
+            Panel(
+                "Alignment",
+                "cosine",
+                _begin("alignment_"),
+                share=True,
+                label=lambda name: f"principal angle {name.rpartition('_')[2]}",
+            ),
         ),
     ),
     *(
@@ -197,7 +265,13 @@ FIGURES = (
             f"Regression: {title}",
             _REGRESSION,
             tuple(
-                Panel(f"Layer {layer}, {kind} tokens", axis, _begin(f"{column}_{kind}_L{layer}"), share=True)
+                Panel(
+                    f"Layer {layer}, {kind} tokens",
+                    axis,
+                    _begin(f"{column}_{kind}_L{layer}"),
+                    share=True,
+                    label=_of_head,
+                )
                 for layer in (0, 1)
                 for kind in "xy"
             ),
@@ -212,9 +286,19 @@ FIGURES = (
         "D.8",
         "Regression: what the output reads",
         _REGRESSION,
-        (Panel("Read-out", "share", _named("readout_small", "readout_top"), share=True),),
+        (
+            Panel(
+                "Read-out",
+                "share",
+                _named("readout_small", "readout_top"),
+                share=True,
+                label=_said(readout_small="of coordinates below 0.01", readout_top="of w² in the top 5"),
+            ),
+        ),
     ),
-    Figure("D.9", "Regression: LayerNorms", _REGRESSION, (Panel("Mean gains", "gain", _NORMS),)),
+    Figure(
+        "D.9", "Regression: LayerNorms", _REGRESSION, (Panel("Mean gains", "gain", _NORMS, label=_of_norm),)
+    ),
     Figure(
         "induction",
         "Repeated rows: bigrams, then an induction head",

@@ -29,7 +29,7 @@ _FROM = 100
 _DARK, _RED, _BLUE, _GREY = "#20242b", "#c2410c", "#1f5fbf", "#8a8f98"
 
 
-def _styled(picture: Callable[[Material], PaperFigure]) -> Callable[[Material], PaperFigure]:
+def styled(picture: Callable[[Material], PaperFigure]) -> Callable[[Material], PaperFigure]:
     """Draw all of it in the style of figures."""
 
     @wraps(picture)
@@ -74,7 +74,7 @@ def toy_coefficients(material: Material) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["loss", "step_size", "localization", "lambda", "expected", "sampled"])
 
 
-@_styled
+@styled
 def toy_picture(material: Material) -> PaperFigure:
     """λ of toys, what chains at a finite nβ should give, and what they gave."""
     table = toy_coefficients(material)
@@ -83,7 +83,7 @@ def toy_picture(material: Material) -> PaperFigure:
         "expected": "exact at this nβ, pull and step size",
         "sampled": "λ̂, sampled",
     }
-    sheet, (ax,) = _sheet(1, width=5.2, height=2.6)
+    sheet, (ax,) = sheet_of(1, width=5.2, height=2.6)
     places = np.arange(len(table))
     for shift, (name, color) in enumerate(zip(words, (_GREY, _BLUE, _RED), strict=True)):
         ax.bar(places + 0.27 * (shift - 1), table[name], 0.25, color=color, label=words[name])
@@ -91,32 +91,32 @@ def toy_picture(material: Material) -> PaperFigure:
     ax.set_xticks(places, labels)
     ax.set_ylabel("learning coefficient")
     ax.legend()
-    return _entitled(sheet, material, "2", "Losses whose learning coefficient is known")
+    return entitled(sheet, material, "2", "Losses whose learning coefficient is known")
 
 
-@_styled
+@styled
 def reset_noise(material: Material) -> PaperFigure:
     """λ̂ over steps, with the same noise at all checkpoints and with others."""
-    sheet, (ax,) = _sheet(1, width=4.6, height=2.6)
+    sheet, (ax,) = sheet_of(1, width=4.6, height=2.6)
     lines = {"same noise": "the same batches and noise", "new noise": "others at each checkpoint"}
     _errors(ax, material, lines)
-    return _entitled(sheet, material, "A.3", "Regression: noise that is reset at every checkpoint")
+    return entitled(sheet, material, "A.3", "Regression: noise that is reset at every checkpoint")
 
 
-@_styled
+@styled
 def random_prefix(material: Material) -> PaperFigure:
     """λ̂ over steps, of the loss over all pairs and of that of a random one."""
-    sheet, (ax,) = _sheet(1, width=4.6, height=2.6)
+    sheet, (ax,) = sheet_of(1, width=4.6, height=2.6)
     _errors(
         ax, material, {"all pairs": "loss of all pairs", "a random pair": "loss of one random pair a context"}
     )
-    return _entitled(sheet, material, "A.6", "Regression: contexts of a random length")
+    return entitled(sheet, material, "A.6", "Regression: contexts of a random length")
 
 
-@_styled
+@styled
 def grid(material: Material) -> PaperFigure:
     """λ̂ at one checkpoint when one of the settings is changed; hollow where the verdict is not local."""
-    sheet, axes = _sheet(3, width=7.0, height=2.4)
+    sheet, axes = sheet_of(3, width=7.0, height=2.4)
     names = {"step_size": "step size ε", "n_beta": "nβ", "localization": "localization γ"}
     for ax, (setting, values) in zip(axes, GRID.items(), strict=True):
         for tables in material.measured.values():
@@ -132,17 +132,17 @@ def grid(material: Material) -> PaperFigure:
         ax.set_xlabel(names[setting])
         ax.set_ylabel("λ̂")
         ax.margins(0.25, 0.25)
-    return _entitled(
+    return entitled(
         sheet, material, "A.4", f"Regression, {_at(material)}: one setting changed, with the verdicts"
     )
 
 
-@_styled
+@styled
 def traces(material: Material) -> PaperFigure:
     """λ̂ over draws so far, of chains that stay, leave, and are lost."""
     (runs,) = material.runs.values()
     found = compared(runs[0])
-    sheet, axes = _sheet(len(found), width=7.0, height=2.4)
+    sheet, axes = sheet_of(len(found), width=7.0, height=2.4)
     for ax, (name, table) in zip(axes, found.items(), strict=True):
         line = table.table.iloc[0]
         ax.set_title(f"{name}: {line['verdict']}", fontsize=7)
@@ -157,10 +157,10 @@ def traces(material: Material) -> PaperFigure:
             )
             ax.set_xticks([])
             ax.set_yticks([])
-    return _entitled(sheet, material, "A.5", f"Regression, {_at(material)}: traces, and how chains fail")
+    return entitled(sheet, material, "A.5", f"Regression, {_at(material)}: traces, and how chains fail")
 
 
-@_styled
+@styled
 def slopes_of_text(material: Material) -> PaperFigure:
     """The loss of a language model over log steps, and its slope."""
     return _slopes(
@@ -168,7 +168,7 @@ def slopes_of_text(material: Material) -> PaperFigure:
     )
 
 
-@_styled
+@styled
 def slopes_of_regression(material: Material) -> PaperFigure:
     """The released λ̂ of the run's seed, −nβ times the run's own loss, and their slopes.
 
@@ -182,11 +182,11 @@ def slopes_of_regression(material: Material) -> PaperFigure:
     return _slopes(material, "B.2", "Regression: slopes of λ̂ and of the loss, and where they rest", wanted)
 
 
-@_styled
+@styled
 def against_loss(material: Material) -> PaperFigure:
     """λ̂ at checkpoints against −loss, a color for each verdict, and a line of slope nβ."""
     ((name, runs),) = material.runs.items()
-    sheet, (ax,) = _sheet(1, width=4.6, height=2.8)
+    sheet, (ax,) = sheet_of(1, width=4.6, height=2.8)
     table = pd.concat(material.measured[name], ignore_index=True)
     loss, llc = -table["chains_loss"].astype(float), pd.Series(math.nan, index=table.index)
     for column, color in zip(table.filter(regex="^llc ").columns, cycle(_colors()), strict=False):
@@ -202,12 +202,12 @@ def against_loss(material: Material) -> PaperFigure:
     ax.set_xlabel("−loss at w*")
     ax.set_ylabel("λ̂")
     ax.legend()
-    return _entitled(sheet, material, f"loss-{name}", "λ̂ against −loss, by verdict")
+    return entitled(sheet, material, f"loss-{name}", "λ̂ against −loss, by verdict")
 
 
 def _slopes(material: Material, id: str, title: str, wanted: Sequence[tuple[str, str, float]]) -> PaperFigure:
     (runs,) = material.runs.values()
-    sheet, axes = _sheet(2 * len(wanted), width=6.4, height=2.1 * len(wanted) + 0.4, rows=len(wanted))
+    sheet, axes = sheet_of(2 * len(wanted), width=6.4, height=2.1 * len(wanted) + 0.4, rows=len(wanted))
     for row, (column, words, scale) in enumerate(wanted):
         above, below = axes[2 * row], axes[2 * row + 1]
         for place, run in enumerate(runs):
@@ -229,7 +229,7 @@ def _slopes(material: Material, id: str, title: str, wanted: Sequence[tuple[str,
             ax.set_xlabel("step")
             ax.set_ylabel(axis)
         below.axhline(0, color=_GREY, linewidth=0.6)
-    return _entitled(sheet, material, id, title)
+    return entitled(sheet, material, id, title)
 
 
 def _with_released(run: Run) -> pd.DataFrame:
@@ -310,14 +310,14 @@ def _colors() -> tuple[str, ...]:
     return (_DARK, _RED, _BLUE, "#12805c", "#8e44ad", "#b7791f")
 
 
-def _sheet(panels: int, *, width: float, height: float, rows: int = 1) -> tuple[PaperFigure, list[Axes]]:
+def sheet_of(panels: int, *, width: float, height: float, rows: int = 1) -> tuple[PaperFigure, list[Axes]]:
     from mechplateau.views.figure import PaperFigure
 
     sheet = PaperFigure(width, height)
     return sheet, list(sheet.subplots(rows, panels // rows, squeeze=False).flat)
 
 
-def _entitled(sheet: PaperFigure, material: Material, id: str, title: str) -> PaperFigure:
+def entitled(sheet: PaperFigure, material: Material, id: str, title: str) -> PaperFigure:
     note = "" if material.scale == PAPER else f"  ({material.scale} scale)"
     sheet.suptitle(f"Figure {id}. {title}{note}", fontsize=9, x=0.01, ha="left")
     return sheet

@@ -50,7 +50,8 @@ _READ = (
     "icl_4_8",
     "icl_4_8_quiet",
 )
-_COMPARED = ("ridge_gap", "weight_norm")
+COMPARED = ("ridge_gap", "weight_norm")
+"""What is held against the released model of the same seed."""
 _READ_OF_TEXT = (
     "bigram_excess",
     "position_delta",
@@ -140,7 +141,7 @@ def regression_numbers(table: pd.DataFrame, seed: int) -> Numbers:
     for step in INDICES:
         for column in _READ:
             found[f"{column}_{step}"] = at(table, step, column)
-        for column in _COMPARED:
+        for column in COMPARED:
             own, other = at(table, step, column), released_value(seed, step, column)
             found[f"{column}_off_{step}"] = None if own is None or other is None else abs(own - other)
     return found
@@ -237,6 +238,7 @@ def _minus(a: float | None, b: float | None) -> float | None:
 
 
 __all__ = [
+    "COMPARED",
     "INDICES",
     "at",
     "best_heads",

@@ -172,6 +172,22 @@ def test_the_runs_on_record_bear_out_the_claims_about_them():
     assert set(sampled.values()) <= {"holds so far"}
 
 
+def test_the_page_of_stages_says_what_is_on_record():
+    """Each sentence of `docs/ideas/stages.md` with a number of the record."""
+    summaries = summaries_of(on_record(STUDY), PAPER)
+    regression = [run for run in summaries["lr-true"] if run["seed"] < 5]
+    for step in (5050, 7192, 12221):
+        assert max(run[f"ridge_gap_off_{step}"] for run in regression) < 0.04
+        assert max(run[f"weight_norm_off_{step}"] for run in regression) < 0.021
+    assert max(run["bigram_at"] for run in summaries["lm-bigram"]) <= 440
+    assert max(run["prefix_B"] for run in summaries["lm-bigram"]) < 0.05
+    induction = summaries["lm-induction"]
+    assert sorted(run["prefix_lead"] for run in induction) == [-50, -50, 0, 0, 0]
+    assert {round(run["cos_drop"], 1) for run in induction} == {0.8}
+    drops = [run["repetition_drop"] for run in induction]
+    assert (round(min(drops), 2), round(max(drops), 2)) == (0.35, 0.47)
+
+
 def test_a_study_whose_lines_have_no_steps_is_told_what_it_waits_for():
     found = missing_runs(STUDY, on_record(STUDY))
     hours = {run.recipe: run.hours for run in found}

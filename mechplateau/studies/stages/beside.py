@@ -27,23 +27,21 @@ _OTHER, _BAND = "#8a8f98", "#dfe3e8"
 def with_released(material: Material) -> pd.DataFrame:
     """A line a run and released index up to the run's end: seed, step, what the run has there (`ridge_gap`,
     `weight_norm`), and what the released model of its seed has (`released_…`; undefined for other seeds)."""
-    released = released_regression().set_index(["seed", "step"])
-    rows = []
+    released = released_regression()[["seed", "step", *COMPARED]].rename(columns=_released_name)
+    parts = [pd.DataFrame(columns=["seed", "step", *COMPARED])]
     for runs in material.runs.values():
         for run in runs:
-            table = run.metrics
-            for line in table[table["step"].isin(set(released.index.get_level_values("step")))].to_dict(
-                "records"
-            ):
-                key = (run.config.seed, int(line["step"]))
-                theirs = released.loc[key] if key in released.index else {}
-                rows.append(
-                    {"seed": key[0], "step": key[1]}
-                    | {name: line.get(name) for name in COMPARED}
-                    | {f"released_{name}": theirs.get(name) for name in COMPARED}
-                )
-    names = ["seed", "step", *COMPARED, *(f"released_{name}" for name in COMPARED)]
-    return pd.DataFrame(rows, columns=names).astype(dict.fromkeys(names[2:], float))
+            table = run.metrics[run.metrics["step"].isin(released["step"])]
+            parts.append(table[["step", *COMPARED]].assign(seed=run.config.seed))
+    whole = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    table = whole.astype(float).merge(released.astype(float), on=["seed", "step"], how="left")
+    return table[["seed", "step", *COMPARED, *map(_released_name, COMPARED)]].astype(
+        {"seed": int, "step": int}
+    )
+
+
+def _released_name(column: str) -> str:
+    return f"released_{column}" if column in COMPARED else column
 
 
 @styled
@@ -58,8 +56,8 @@ def beside_released(material: Material) -> PaperFigure:
     sheet, axes = sheet_of(4, width=7.2, height=4.3, rows=2)
     for column, above, below in zip(COMPARED, axes[:2], axes[2:], strict=True):
         _spread(above, column, float(table["step"].max()) if len(table) else _FIRST)
-        for seed, own in table.groupby("seed"):
-            _one(above, below, int(seed), own, column)
+        for seed in table["seed"].unique().tolist():
+            _one(above, below, seed, table[table["seed"] == seed], column)
         above.set_ylabel(_WORDS[column])
         below.set_ylabel("run minus released")
         below.axhline(0, color=_OTHER, linewidth=0.6)

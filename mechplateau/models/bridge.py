@@ -22,14 +22,10 @@ from transformer_lens.model_bridge.generalized_components import AttentionBridge
 from transformer_lens.model_bridge.sources.native.model import NativeModel
 from transformer_lens.model_bridge.supported_architectures.native import NativeArchitectureAdapter
 
-from mechplateau.errors import CheckpointError, UserError
+from mechplateau.errors import CheckpointError
 from mechplateau.models.config import ModelConfig
+from mechplateau.models.processing import refuse_steps
 from mechplateau.models.weights import check_fits
-
-_VALUE_BIASES = (
-    "fold_value_biases assumes that attention rows sum to 1; linear attention's do not, so it would change what the "
-    "model computes. Leave it out (fold_value_biases=False)"
-)
 
 
 class CausalAttentionBridge(AttentionBridge):
@@ -70,32 +66,66 @@ class CausalAdapter(NativeArchitectureAdapter):
 
 
 class CausalBridge(TransformerBridge):
-    """A TransformerBridge that does not fold value biases where attention is linear."""
+    """A TransformerBridge that refuses the processing of weights which is wrong for linear attention."""
 
     def enable_compatibility_mode(
-        self, *arguments: Any, fold_value_biases: bool | None = None, **options: Any
+        self,
+        disable_warnings: bool = False,
+        no_processing: bool = False,
+        fold_ln: bool = True,
+        center_writing_weights: bool = True,
+        center_unembed: bool = True,
+        fold_value_biases: bool | None = None,
+        refactor_factored_attn_matrices: bool = False,
+        **options: Any,
     ) -> None:
         """As TransformerLens's. `fold_value_biases`: None folds them with softmax attention only.
 
         Raises:
-            UserError: requested with linear attention.
+            UserError: a requested step is wrong for linear attention.
         """
-        fold = self._folds_value_biases(fold_value_biases)
-        super().enable_compatibility_mode(*arguments, fold_value_biases=fold, **options)
+        super().enable_compatibility_mode(
+            disable_warnings,
+            no_processing,
+            fold_ln,
+            center_writing_weights,
+            center_unembed,
+            **self._checked(fold_value_biases, refactor_factored_attn_matrices),
+            **options,
+        )
 
-    def process_weights(self, *arguments: Any, fold_value_biases: bool | None = None, **options: Any) -> None:
+    def process_weights(
+        self,
+        verbose: bool = False,
+        fold_ln: bool = True,
+        center_writing_weights: bool = True,
+        center_unembed: bool = True,
+        fold_value_biases: bool | None = None,
+        refactor_factored_attn_matrices: bool = False,
+        **options: Any,
+    ) -> None:
         """As TransformerLens's; `fold_value_biases` as in `enable_compatibility_mode`.
 
         Raises:
-            UserError: requested with linear attention.
+            UserError: a requested step is wrong for linear attention.
         """
-        fold = self._folds_value_biases(fold_value_biases)
-        super().process_weights(*arguments, fold_value_biases=fold, **options)
+        super().process_weights(
+            verbose,
+            fold_ln,
+            center_writing_weights,
+            center_unembed,
+            **self._checked(fold_value_biases, refactor_factored_attn_matrices),
+            **options,
+        )
 
-    def _folds_value_biases(self, asked: bool | None) -> bool:
-        if asked and self.cfg.linear_attention:
-            raise UserError(_VALUE_BIASES)
-        return not self.cfg.linear_attention if asked is None else asked
+    def _checked(self, fold: bool | None, refactor: bool) -> dict[str, bool]:
+        linear = self.cfg.linear_attention
+        steps = {
+            "fold_value_biases": not linear if fold is None else fold,
+            "refactor_factored_attn_matrices": refactor,
+        }
+        refuse_steps("linear" if linear else "softmax", steps)
+        return steps
 
 
 def bridge_of(config: ModelConfig, weights: Mapping[str, Tensor], *, processed: bool = False) -> CausalBridge:

@@ -6,12 +6,35 @@ or d_mlp equals d_model; these go by name. All change a state dict with Transfor
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 
 import torch
 from torch import Tensor
 
+from mechplateau.errors import UserError
+
 State = MutableMapping[str, Tensor]
+
+_ROWS_SUM_TO_ONE = (
+    "{step} assumes that attention rows sum to 1; linear attention's do not, so it would change what the model "
+    "computes. Leave it out ({step}=False): fold_ln, center_writing_weights and center_unembed are exact"
+)
+
+
+def refuse_steps(attention: str, steps: Mapping[str, object]) -> None:
+    """Raise where a requested step is wrong for linear attention.
+
+    Args:
+        attention: of the model, linear or softmax.
+        steps: by TransformerLens's names; whether each is requested.
+
+    Raises:
+        UserError: says which, and which steps are exact.
+    """
+    if attention == "linear":
+        for step in ("fold_value_biases", "refactor_factored_attn_matrices"):
+            if steps.get(step):
+                raise UserError(_ROWS_SUM_TO_ONE.format(step=step))
 
 
 def fold_layer_norms(state: State, n_layers: int) -> None:

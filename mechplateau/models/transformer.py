@@ -28,7 +28,6 @@ from transformer_lens.utilities import warn_if_mps
 from transformer_lens.weight_processing import ProcessWeights
 
 from mechplateau.devices import device_named
-from mechplateau.errors import UserError
 from mechplateau.models import processing
 from mechplateau.models.attention import LinearAttention, SoftmaxAttention
 from mechplateau.models.config import ModelConfig
@@ -58,10 +57,6 @@ _RAW_ATTRIBUTION = (
     "model.process_weights_() first, or use mechplateau.circuits.attribute_logits"
 )
 _BUFFER = re.compile(r"blocks\.\d+\.attn\.(mask|IGNORE)")
-_ROWS_SUM_TO_ONE = (
-    "{step} assumes that attention rows sum to 1; linear attention's do not, so it would change what the model "
-    "computes. Leave it out ({step}=False): fold_ln, center_writing_weights and center_unembed are exact"
-)
 
 
 class HookedGPT(LabeledTokens, LensGeneration, WatchedHooks):
@@ -261,10 +256,7 @@ class HookedGPT(LabeledTokens, LensGeneration, WatchedHooks):
         return super().refactor_factored_attn_matrices(state_dict)
 
     def _refuse_steps(self, steps: Mapping[str, Any]) -> None:
-        if self.model_config.attention == "linear":
-            for step in ("fold_value_biases", "refactor_factored_attn_matrices"):
-                if steps.get(step):
-                    raise UserError(_ROWS_SUM_TO_ONE.format(step=step))
+        processing.refuse_steps(self.model_config.attention, steps)
 
     def observe(self, tokens: Tensor, **wanted: Any) -> Observation:
         """See `mechplateau.models.observation`."""

@@ -38,7 +38,7 @@ def check_hooked_transformer(what: str) -> None:
     if major >= 4:
         raise UserError(
             f"{what} needs HookedTransformer, which transformer-lens {version} no longer has; run: pip install "
-            f"'{HOOKED}'; with 4, run.bridge(...) opens a checkpoint as a TransformerBridge"
+            f"'{HOOKED}'; with 4, run.bridge(...) opens a checkpoint of kind gpt as a TransformerBridge"
         )
 
 

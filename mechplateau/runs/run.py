@@ -19,7 +19,7 @@ from mechplateau.files import local_path
 from mechplateau.measurements import Column, Setting, keeps_pictures
 from mechplateau.models.config import ModelConfig
 from mechplateau.models.kinds import build, kind_of
-from mechplateau.models.versions import check_transformer_lens
+from mechplateau.models.versions import HOOKED, check_transformer_lens
 from mechplateau.models.weights import load_weights, parameters_of
 from mechplateau.runs import record, table
 from mechplateau.runs.cadence import Cadence
@@ -274,13 +274,13 @@ class Run:
         check_transformer_lens()
         from mechplateau.models.bridge import bridge_of
 
-        torch_device = device_named(device)
-        weights = {name: tensor.to(torch_device) for name, tensor in self.weights(which).items()}
         if not isinstance(self.config.model, ModelConfig):
             raise UserError(
                 f"{self.path}: only models of kind gpt open as a TransformerBridge, this one is of kind "
-                f"{self.config.model.kind}; use run.model"
+                f"{self.config.model.kind}; use run.model, with {HOOKED}"
             )
+        torch_device = device_named(device)
+        weights = {name: tensor.to(torch_device) for name, tensor in self.weights(which).items()}
         return bridge_of(self.config.model, weights)
 
     def weights(self, which: int | Phase = "after") -> dict[str, Tensor]:

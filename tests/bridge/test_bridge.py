@@ -176,11 +176,26 @@ def test_composition_scores_are_exact(attention):
             assert float(scores[0, source, 1, reader]) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_value_biases_of_linear_attention_are_not_folded():
+@pytest.mark.parametrize("step", ["fold_value_biases", "refactor_factored_attn_matrices"])
+@pytest.mark.parametrize("process", ["process_weights", "enable_compatibility_mode"])
+def test_processing_that_assumes_softmax_is_refused_on_linear_attention(process, step, tokens):
     bridge = bridge_of(config_of("linear"), weights_of(9))
-    for call in (bridge.process_weights, bridge.enable_compatibility_mode):
-        with pytest.raises(UserError, match="rows sum to 1"):
-            call(fold_value_biases=True)
+    before = bridge(tokens)
+    with pytest.raises(UserError, match=f"{step} assumes that attention rows sum to 1"):
+        getattr(bridge, process)(**{step: True})
+    assert torch.equal(bridge(tokens), before)
+
+
+def test_steps_may_be_given_in_transformer_lens_order(tokens):
+    weights = weights_of(9)
+    before, _ = plain(weights, tokens, linear=False)
+    for process, leading in (("process_weights", (False,)), ("enable_compatibility_mode", (True, False))):
+        bridge = bridge_of(config_of("softmax"), weights)
+        getattr(bridge, process)(*leading, True, True, True, True, True)
+        assert close(bridge(tokens).log_softmax(-1), before.log_softmax(-1))
+        assert not bridge.blocks[0].attn.b_V.any()
+        with pytest.raises(UserError, match="fold_value_biases"):
+            getattr(bridge_of(config_of("linear"), weights), process)(*leading, True, True, True, True)
 
 
 def test_softmax_value_biases_are_folded_exactly(tokens):

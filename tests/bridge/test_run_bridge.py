@@ -21,28 +21,44 @@ PACKAGE = Path(mechplateau.__file__).parent
 HAS_HOOKED = int(metadata.version("transformer-lens").split(".")[0]) < 4
 
 
-def test_a_checkpoint_opens_as_a_bridge():
+@pytest.fixture(params=["a run that was stopped", "during the plateau"])
+def checkpoint(request):
+    """A run, and which of its checkpoints."""
+    if request.param == "during the plateau":
+        return mechplateau.example(), "during"
     run = mechplateau.load_run(RUN)
-    step = run.steps[-1]
-    bridge = run.bridge(step)
+    return run, run.steps[-1]
+
+
+def test_a_checkpoint_opens_as_a_bridge(checkpoint):
+    run, which = checkpoint
+    bridge = run.bridge(which)
     tokens = run.task.sample(4, seed=0)[:, :-1]
     logits, cache = bridge.run_with_cache(tokens)
     assert logits.shape == (4, tokens.shape[1], run.task.vocab_size)
-    assert torch.equal(bridge.blocks[0].attn.W_Q, run.weights(step)["blocks.0.attn.W_Q"])
+    assert torch.equal(bridge.blocks[0].attn.W_Q, run.weights(which)["blocks.0.attn.W_Q"])
     assert cache["blocks.0.attn.hook_pattern"].shape[-1] == tokens.shape[1]
 
 
 @pytest.mark.skipif(not HAS_HOOKED, reason="needs HookedTransformer")
-def test_it_is_the_checkpoints_model():
-    run = mechplateau.load_run(RUN)
-    step = run.steps[-1]
-    model, bridge, tokens = run.model(step), run.bridge(step), run.task.sample(4, seed=0)[:, :-1]
+def test_it_is_the_checkpoints_model(checkpoint):
+    run, which = checkpoint
+    model, bridge, tokens = run.model(which), run.bridge(which), run.task.sample(4, seed=0)[:, :-1]
     expected, cache = model.run_with_cache(tokens)
     logits, got = bridge.run_with_cache(tokens)
     assert torch.allclose(logits, expected, atol=1e-5)
     assert not set(cache) - set(got)
     for name in cache:
         assert torch.allclose(got[name], cache[name], atol=1e-5), name
+
+
+@pytest.mark.parametrize("task", ["matrix_completion", "in_context_regression", "text"])
+def test_other_kinds_say_in_a_line_what_opens_them(tmp_path, task):
+    (tmp_path / "config.yaml").write_text(RunConfig.for_task(task).yaml())
+    with pytest.raises(
+        UserError, match=r"only models of kind gpt open .*; use run\.model, with transformer-lens>=3\.9,<4$"
+    ):
+        mechplateau.load_run(tmp_path).bridge()
 
 
 @pytest.mark.skipif(not HAS_HOOKED, reason="needs HookedTransformer")

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mechplateau")
 
 _TEMPORARY = ".tmp-"
+_LEFT_BEHIND = re.compile(r"\.tmp(-.*|[A-Za-z0-9]{6})")
+"""Names of our temporary files, and of those that safetensors writes first and then renames to ours."""
 _DESCRIPTOR = re.compile(r"/dev/(?:(stdout)|(stderr)|fd/(\d+))|/proc/self/fd/(\d+)")
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """What the system says where a file system has no locks (some network file systems)."""
@@ -87,9 +89,9 @@ def folder_name(name: str, what: str) -> str:
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Have `write` fill a temporary file, then put it where `path` leads; missing folders are made.
 
-    A plain file is filled beside its place, synced, given the permissions that the old one had, and renamed: it is
-    there whole or not at all. A link stays a link, and the file it leads to is written. A pipe or a device is written
-    to, and so is an open descriptor (`/dev/stdout`), at its current position.
+    A plain file is filled beside its place, synced, given the permissions that the old one had (or that a new file
+    gets), and renamed: it is there whole or not at all. A link stays a link, and the file it leads to is written. A
+    pipe or a device is written to, and so is an open descriptor (`/dev/stdout`), at its current position.
 
     Raises:
         OSError: it cannot be written, or is a folder; a plain file that was there is unchanged.
@@ -124,7 +126,7 @@ def write_text(path: Path, text: str) -> None:
 
 def leftovers(folder: Path) -> list[Path]:
     """What killed writes left in `folder` and below, and writes of another process that are under way."""
-    return list(folder.rglob(f"{_TEMPORARY}*"))
+    return [path for path in folder.rglob(".tmp*") if _LEFT_BEHIND.fullmatch(path.name)]
 
 
 @contextmanager
@@ -166,9 +168,12 @@ def _replace(path: Path, write: Callable[[Path], object], mode: int | None) -> N
     temporary = path.with_name(f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(3)}-{path.name[-40:]}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Made here, with the permissions that a new file gets: safetensors gives its own to the owner alone.
+        temporary.touch()
+        wanted = stat.S_IMODE(temporary.stat().st_mode if mode is None else mode)
         write(temporary)
-        if mode is not None:
-            temporary.chmod(stat.S_IMODE(mode))
+        if stat.S_IMODE(temporary.stat().st_mode) != wanted:  # not every file system can change them
+            temporary.chmod(wanted)
         sync_to_disk(temporary)
         os.replace(temporary, path)
         sync_to_disk(path.parent)

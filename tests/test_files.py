@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 import mechplateau
 from mechplateau import files
 from mechplateau.errors import CheckpointError, RunError
-from mechplateau.files import take_lock, write_text
+from mechplateau.files import leftovers, take_lock, write_atomic, write_text
 from mechplateau.llm.weights import _read_pickle
 from mechplateau.models.safe_files import load_tensors
 
@@ -65,6 +65,23 @@ def test_permissions_stay_and_a_folder_is_refused(tmp_path):
     long = tmp_path / ("n" * 251 + ".txt")  # as long as a name may be
     write_text(long, "text")
     assert long.read_text() == "text"
+
+
+def test_tensors_may_be_read_by_whoever_may_read_the_rest(tmp_path):
+    """safetensors makes its files the owner's alone."""
+    text, tensors = tmp_path / "text", tmp_path / "tensors"
+    write_text(text, "new")
+    write_atomic(tensors, lambda temporary: save_file({"w": torch.ones(2)}, temporary))
+    assert text.stat().st_mode == tensors.stat().st_mode
+
+
+def test_what_kills_leave_is_found(tmp_path):
+    for name in (".tmp-12-ab-step_000001.safetensors", ".tmp7fbEw0", ".tmpfiles", "step_000001.safetensors"):
+        (tmp_path / name).touch()
+    assert sorted(path.name for path in leftovers(tmp_path)) == [
+        ".tmp-12-ab-step_000001.safetensors",
+        ".tmp7fbEw0",
+    ]
 
 
 def test_what_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):

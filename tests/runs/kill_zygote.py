@@ -172,7 +172,7 @@ def main() -> None:
         actual = digest(folder)
         different = [name for name in {*expected, *actual} if expected.get(name) != actual.get(name)]
         assert not different, f"killed {kind}: {different} differ from the uninterrupted run"
-        leftovers = list(folder.rglob(".tmp-*"))
+        leftovers = list(folder.rglob(".tmp*"))
         assert not leftovers, f"killed {kind}: {leftovers} left behind"
         kills.append(kind)
         shutil.rmtree(folder)

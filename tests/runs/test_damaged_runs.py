@@ -174,6 +174,7 @@ def test_what_a_kill_at_the_end_left_is_tidied(finished):
     shutil.copy(finished / "checkpoints/step_000006.safetensors", finished / "resume")
     (finished / "metrics.part.jsonl").write_text('{"step": 0}\n')
     (finished / "maps/.tmp-1-x").write_text("half")
+    (finished / "resume/.tmp7fbEw0").write_text("half")  # safetensors' own
     train(CONFIG, runs_dir=finished.parent)
     after = contents(finished)
     assert json.loads(after["state.json"]) == {"status": "finished", "step": 6}

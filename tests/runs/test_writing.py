@@ -42,7 +42,7 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):
         train(CONFIG, runs_dir=tmp_path / "full")
     assert "\n" not in str(caught.value)
     root = tmp_path / "full" / CONFIG.run_name
-    assert not list(root.rglob(".tmp-*"))
+    assert not list(root.rglob(".tmp*"))
     assert load_run(root).steps == (0,)
     monkeypatch.setattr(files, "sync_to_disk", sync)
     resumed = train(CONFIG, runs_dir=tmp_path / "full")

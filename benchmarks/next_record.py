@@ -74,7 +74,7 @@ def main() -> None:
         "--run", nargs="?", const="", metavar="RECIPE:SEED", help="train it, or the first of the list"
     )
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
-    parser.add_argument("--minutes", type=int, help="stop after so long; the same command goes on")
+    parser.add_argument("--minutes", type=int, help="stop after so long; the same command resumes")
     asked = parser.parse_args()
     study = study_named("plateau")
     path = STUDIES / study.name / "results" / "runs.csv"

@@ -297,7 +297,7 @@ def _print_claims(study: Study, outcomes: Sequence[Outcome], scale: str) -> None
     from rich.console import Console
     from rich.text import Text
 
-    from mechplateau.studies.claims_told import counts, lines_told
+    from mechplateau.studies.claims_told import counts, lines_told, verdict_told
 
     colors = {"holds": "green", "fails": "red", "undefined": "yellow", "not yet run": "dim"}
     console = Console()
@@ -305,7 +305,7 @@ def _print_claims(study: Study, outcomes: Sequence[Outcome], scale: str) -> None
         first, *others = lines_told(study, outcome, scale, min(console.width, WIDEST))
         color = colors[outcome.verdict.removesuffix(" so far")]
         line = Text(first)
-        line.stylize(color, len(first) - len(outcome.verdict))
+        line.stylize(color, len(first) - len(verdict_told(outcome)))
         console.print(line, soft_wrap=True)
         for other in others:
             console.print(Text(other, style="dim"), soft_wrap=True)

@@ -24,12 +24,27 @@ OLD_DEFINITION = (
 
 
 def counts(outcomes: Sequence[Outcome]) -> str:
-    """How many claims hold, fail, and so on, as a sentence."""
+    """How many claims hold, fail, and so on, as a sentence; of those that are decided, how many by one seed."""
     if not outcomes:
         return "No claims are made about this."
     found = Counter(outcome.verdict for outcome in outcomes)
-    told = [f"{found[name]} {words[found[name] > 1]}" for name, words in _COUNTED.items() if found[name]]
+    single = Counter(outcome.verdict for outcome in outcomes if _of_one_seed(outcome))
+    told = [
+        f"{found[name]} {words[found[name] > 1]}" + (f" ({single[name]} by one seed)" if single[name] else "")
+        for name, words in _COUNTED.items()
+        if found[name]
+    ]
     return f"Of {len(outcomes)} claims {', '.join(told)}."
+
+
+def verdict_told(outcome: Outcome) -> str:
+    """The verdict; marked where it is that of one seed, which says nothing of others."""
+    return f"{outcome.verdict}, one seed" if _of_one_seed(outcome) else outcome.verdict
+
+
+def _of_one_seed(outcome: Outcome) -> bool:
+    """Whether a claim is decided, and by a single run."""
+    return outcome.verdict in ("holds", "fails") and outcome.runs == 1
 
 
 def range_told(outcome: Outcome, scale: str) -> str:
@@ -71,12 +86,13 @@ def lines_told(study: Study, outcome: Outcome, scale: str, width: int = 80) -> l
     set-up, changes. A figure whose name is longer than its column has a line of its own."""
     claim, recipe = outcome.claim, study.recipes[outcome.claim.recipe]
     indent = " " * 5
-    head = textwrap.wrap(claim.text, width - len(indent) - len(outcome.verdict) - 2)
+    verdict = verdict_told(outcome)
+    head = textwrap.wrap(claim.text, width - len(indent) - len(verdict) - 2)
     fits = len(claim.figure) < len(indent)
     first = f"{claim.figure if fits else '':<{len(indent)}}{head[0]}"
     lines = [
         *([] if fits else [claim.figure]),
-        f"{first:<{width - len(outcome.verdict)}}{outcome.verdict}",
+        f"{first:<{width - len(verdict)}}{verdict}",
         *(indent + line for line in head[1:]),
     ]
     details = [f"expected  {range_told(outcome, scale)}"]
@@ -132,7 +148,7 @@ def _table(study: Study, outcomes: Sequence[Outcome], scale: str, marks: dict[Ch
                 paper_told(outcome),
                 found_told(outcome, scale) + ("†" if outcome.old else ""),
                 seeds_told(outcome),
-                outcome.verdict,
+                verdict_told(outcome),
             )
         )
     return _markdown(

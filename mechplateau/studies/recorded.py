@@ -24,7 +24,9 @@ from mechplateau.files import write_atomic
 from mechplateau.studies.numbers import Numbers
 
 LARGEST = 30 * 1024
-"""Bytes that a table on record may take."""
+"""Bytes that a table of up to `ROWS` rows may take on record; a longer one in proportion."""
+ROWS = 401
+"""Of the paper's moving window sum, measured at every step."""
 _HASH = "mechplateau.config_hash"
 
 
@@ -54,7 +56,7 @@ def packed(table: pd.DataFrame, config_hash: str) -> bytes:
     """A table on record as the bytes of its file.
 
     Raises:
-        UserError: it takes more than `LARGEST` bytes.
+        UserError: it takes more than `LARGEST` bytes, for its length.
     """
     arrow = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata({_HASH: config_hash})
     file = io.BytesIO()
@@ -70,9 +72,10 @@ def packed(table: pd.DataFrame, config_hash: str) -> bytes:
         use_byte_stream_split=[name for name in table.columns if name not in few and name != "step"],
     )
     data = file.getvalue()
-    if len(data) > LARGEST:
+    most = LARGEST * max(len(table), ROWS) // ROWS
+    if len(data) > most:
         raise UserError(
-            f"a table of {len(table)} rows and {table.shape[1]} columns takes {len(data)} bytes, more than {LARGEST}; "
+            f"a table of {len(table)} rows and {table.shape[1]} columns takes {len(data)} bytes, more than {most}; "
             "measure less often, or record fewer columns"
         )
     return data

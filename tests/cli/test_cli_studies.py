@@ -9,7 +9,7 @@ import pytest
 
 from mechplateau.studies import study_named, study_names
 from mechplateau.studies.claims import Claim, check, check_all
-from mechplateau.studies.claims_told import claims_page, counts, lines_told
+from mechplateau.studies.claims_told import claims_page, counts, lines_told, verdict_told
 from mechplateau.studies.results import on_record, summaries_of
 
 
@@ -153,6 +153,12 @@ def test_a_median_says_of_how_many_seeds():
     study = study_named("plateau")
     assert "| 3.1 (3 – 3.2) | 2 of 2 | holds |" in claims_page(study, [whole])
     assert "| 3 | 1 of 3 | undefined |" in claims_page(study, [part])
+    # One seed says nothing of others: it is marked, on the page, on the terminal and where they are counted.
+    outcomes = [check(claim, {"mws": [{"drop": drop}]}) for drop in (3.0, 9.0)]
+    assert "| 1 of 1 | holds, one seed |" in claims_page(study, outcomes)
+    first, *_ = lines_told(study, outcomes[0], "paper")
+    assert (len(first), first.endswith("  holds, one seed")) == (80, True)
+    assert counts([*outcomes, whole]) == "Of 3 claims 2 hold (1 by one seed), 1 fails (1 by one seed)."
 
 
 def test_the_figures_are_listed_with_their_cost(run_cli):
@@ -206,7 +212,9 @@ def test_claims_fit_into_80_columns(name):
         assert max(map(len, lines)) <= 80, outcome.claim.id
         # A figure's name stands before the sentence, or above it where it is long.
         assert lines[0].split()[0] == outcome.claim.figure
-        assert next(line for line in lines if line != outcome.claim.figure).endswith(f" {outcome.verdict}")
+        assert next(line for line in lines if line != outcome.claim.figure).endswith(
+            f" {verdict_told(outcome)}"
+        )
         told = " ".join(" ".join(lines).split())
         for shown in (
             outcome.claim.number,

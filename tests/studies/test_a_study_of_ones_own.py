@@ -176,7 +176,7 @@ def test_all_of_it_is_made_and_named_after_the_study(toy_study, command, tmp_pat
     assert norms["norm_embed"].notna().tolist() == [True, False, False, True, False, False, True]
     bars = pd.read_parquet(tmp_path / "figures" / "toy-bars.parquet")
     assert bars.to_dict("list") == {"recipe": ["copy"], "seeds": [1]}
-    assert "1 holds, 1 fails" in out
+    assert "1 holds (1 by one seed), 1 fails (1 by one seed)" in out
 
 
 def test_a_figure_at_a_preset(toy_study, command, tmp_path):
@@ -204,7 +204,7 @@ def test_its_claims_are_checked_on_its_own_record(toy_study, command, tmp_path):
     write_results(merged(toy_study.recipes, on_record(toy_study), found), tmp_path / "results" / "runs.csv")
     out = command("claims", "toy", "--markdown")[1]
     assert "| S1.a | it ends low |  | end of copy ≤ 9 |" in out
-    assert "† | 1 of 1 | holds |" in out  # † there is no table of the run beside the record
+    assert "† | 1 of 1 | holds, one seed |" in out  # † there is no table of the run beside the record
     rows = command("claims", "toy", "--csv")[1].splitlines()
     assert rows[1].startswith("toy,S1.a/end,S1.a,it ends low,copy,end,,9.0,")
 

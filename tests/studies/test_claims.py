@@ -275,6 +275,24 @@ def test_the_history_of_the_table_is_told():
         assert ("a tenth of its first value" in words) == claim.number.startswith("partial_"), claim.id
         assert ("half-way from its first" in words) == (claim.number == "took"), claim.id
     assert "13/permutation/count_check_peak" in STUDY.retired
+    # Rows that were written once runs of their set-up had been seen.
+    late = {id for id, claim in by_id.items() if "no such row" in str(claim.changes)}
+    assert late >= {
+        *(
+            "2/mws/repetition_peak_share",
+            "2/mws/cos_start",
+            "2/mws/apm_falls_back",
+            "4/mws-c0.2/repetition_lasted",
+        ),
+        *(
+            "5/mws-init-KQ/repetition_peak",
+            "5/mws-init-KQOV/repetition_peak",
+            "5/mws-init-MLP/repetition_peak",
+        ),
+        *(f"5/mws-init-embeddings/{number}" for number in ("plateau", "took", "cos_peak")),
+        *(f"20/mws-probe/probe_{number}" for number in ("selectivity", "linear_end", "linear_neurons_end")),
+        *("102/mws-reward0.1/took", "102/mws-reward1/took"),
+    }
     assert not set(STUDY.retired) & set(by_id)
 
 

@@ -76,6 +76,16 @@ def test_every_set_up_is_the_authors_or_says_why_not():
     assert RECIPES["mws-init-KQ-own"].setup.startswith(
         "ours, because the parts go back into the initialization"
     )
+    # So does what their scripts measure otherwise, which their settings do not show.
+    for name in (
+        "prefix-no-repeat",
+        "addition-plain",
+        "permutation-2",
+        "mws-k3",
+        "mws-layers2",
+        "mws-locations-2",
+    ):
+        assert "the authors' script" in RECIPES[name].setup, name
     # What is measured less often or ended early is never the authors'.
     for recipe in RECIPES.values():
         changed = recipe.settings.get("evaluation", {}).get("every", 1) > 1

@@ -26,20 +26,20 @@ from mechplateau.studies.results import OLD, read_again, read_results, summaries
 CONFIG = RunConfig.parse(STUDY.recipes["mws"].data(0, "paper"))
 
 
-def measured() -> pd.DataFrame:
+def measured(rows: int = 401) -> pd.DataFrame:
     """A table as large as that of a paper-size run, as noisy as its batches: 401 rows, every measure."""
-    random, steps = np.random.default_rng(0), np.arange(401)
+    random, steps = np.random.default_rng(0), np.arange(rows)
     loss = np.where(steps < 60, 2.9 - steps / 200, np.where(steps < 160, 2.6, 1.3))
-    table = pd.DataFrame({"step": steps, "loss": loss + 0.002 * random.standard_normal(401)})
+    table = pd.DataFrame({"step": steps, "loss": loss + 0.002 * random.standard_normal(rows)})
     table["accuracy"] = np.where(steps < 160, 0.1, 1.0)
     for r in range(16):
-        table[f"loss_out_{r}"] = 2.85 * np.exp(-steps / 50) + 0.01 * random.random(401)
-        table[f"accuracy_out_{r}"] = random.integers(0, 65, 401) / 64
-        table[f"cos_out_{r}"] = random.random(401)
+        table[f"loss_out_{r}"] = 2.85 * np.exp(-steps / 50) + 0.01 * random.random(rows)
+        table[f"accuracy_out_{r}"] = random.integers(0, 65, rows) / 64
+        table[f"cos_out_{r}"] = random.random(rows)
     for name in ("repetition", "repetition_data"):
-        table[name] = random.integers(0, 960, 401) / 960
+        table[name] = random.integers(0, 960, rows) / 960
     for name in ("entropy", "entropy_data", "apm_window", "cos_final", "norm_final", "alpha_1"):
-        table[name] = random.random(401)
+        table[name] = random.random(rows)
     table["apm_zero_count"] = 0
     return table
 
@@ -67,6 +67,19 @@ def test_a_papers_run_takes_less_than_the_limit_and_keeps_its_numbers(tmp_path):
         read_recorded(tmp_path, "mws_0_paper.parquet", "abd")
     with pytest.raises(UserError, match=rf"takes \d+ bytes, more than {LARGEST}"):
         packed(measured(), "abc")
+
+
+def test_the_table_of_the_longest_run_can_be_kept():
+    """10,000 steps that never solve the task, as with k = 3: that it is too long must not show after hours."""
+    recipe = STUDY.recipes["mws-k3"]
+    config = RunConfig.parse(recipe.data(0, "paper"))
+    rows = recipe.steps("paper") // config.evaluation.every + 1
+    kept = recorded_table(STUDY.reading, measured(rows), config)
+    assert len(kept) == rows == 1001
+    assert len(packed(kept, "abc")) > LARGEST
+    # A wide one may not be as large because it is long.
+    with pytest.raises(UserError, match="a table of 1001 rows and 60 columns takes"):
+        packed(measured(rows), "abc")
 
 
 def test_numbers_are_read_again_where_there_is_a_table(tmp_path):

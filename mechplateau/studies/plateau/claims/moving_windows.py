@@ -59,6 +59,7 @@ def _baseline() -> Iterable[Claim]:
         number="repetition_peak_share",
         high=0.5,
         paper="step 37 of 192, 0.19",
+        changes=(missing(5),),
     )
     yield mws(
         id="2/mws/cos_start",
@@ -66,6 +67,7 @@ def _baseline() -> Iterable[Claim]:
         number="cos_start",
         high=0.3,
         paper="0.07 after one step",
+        changes=(missing(5),),
     )
     yield mws(
         id="2/mws/cos_peak",
@@ -97,6 +99,7 @@ def _baseline() -> Iterable[Claim]:
         number="apm_falls_back",
         high=0.05,
         paper="0.004",
+        changes=(missing(5),),
     )
     yield mws(
         id="2/mws/apm_end",
@@ -217,6 +220,7 @@ def _scaled_down() -> Iterable[Claim]:
         low=1.5,
         paper="lasting",
         source=THE_PAPER,
+        changes=(missing(1),),
     )
 
 

@@ -231,6 +231,7 @@ def _rewarded() -> Iterable[Claim]:
             number="took",
             over="mws-reward0",
             high=0.9,
+            changes=(missing(seen),),
         )
         yield claim_of(
             id=f"102/{name}/cos_peak",

@@ -58,7 +58,7 @@ def test_two_ways_of_sampling_over_checkpoints(run, id, lines):
     expected = [table[f"{line} llc"].astype(float) for line in lines]
     np.testing.assert_allclose(np.asarray(drawn, dtype=float), expected)
     # No λ̂ without its verdict: in the legend where a line has one, else at each point.
-    told = [text.get_text() for text in (*sheet.axes[0].get_legend().get_texts(), *sheet.axes[0].texts)]
+    told = [text.get_text() for text in (*sheet.legends[0].get_texts(), *sheet.axes[0].texts)]
     for line in lines:
         verdicts = set(table[f"{line} verdict"])
         assert all(any(verdict in text for text in told) for verdict in verdicts)
@@ -195,3 +195,24 @@ def test_runs_are_drawn_beside_the_released_model_of_their_seed(run):
         [5050, 5050, -0.04, 0.04],
         [7192, 7192, -0.03, 0.03],
     ]
+
+
+def test_every_coefficient_is_drawn_in_the_color_of_its_verdict(run):
+    """Two runs whose checkpoints have other verdicts; where all have one, it is named, too."""
+    losses = {name: [4.0, 3.0] for name in ("chains_loss", "chains_mean_loss", "chains_trivial_loss")}
+    base = pd.DataFrame({"step": [0, 9], **losses, "chains_elasticity": [np.nan, 0.7]})
+    first = base.assign(**{"llc saturated": [1.0, 2.0]})
+    second = base.assign(**{"llc saturated": [np.nan, 5.0], "llc local": [4.0, np.nan]})
+    figure = STUDY.figure("1-regression")
+    sheet = figure.picture(Material(PAPER, {}, {"lr-true": [first, second]}, {"lr-true": [run, run]}))
+    points = {}
+    for line in sheet.axes[0].lines:
+        if line.get_marker() == "o":
+            seen = [float(y) for y in line.get_ydata() if np.isfinite(y)]
+            points.setdefault((line.get_label(), line.get_color()), []).extend(seen)
+    assert {label: values for (label, _), values in points.items()} == {
+        "λ̂: saturated": [1.0, 2.0, 5.0],
+        "λ̂: local": [4.0],
+    }
+    alone = figure.picture(Material(PAPER, {}, {"lr-true": [first]}, {"lr-true": [run]}))
+    assert alone.legends[0].get_texts()[0].get_text() == "λ̂: saturated"

@@ -8,7 +8,7 @@ import pandas as pd
 
 from mechplateau.studies.figures import Material
 from mechplateau.studies.stages.claims import CLAIMS
-from mechplateau.studies.stages.pictures import entitled, sheet_of, styled
+from mechplateau.studies.stages.pictures import entitled, legend_below, sheet_of, styled
 from mechplateau.studies.stages.released import SEEDS, released_regression
 from mechplateau.studies.stages.summary import COMPARED
 
@@ -69,7 +69,7 @@ def beside_released(material: Material) -> PaperFigure:
     if table["released_ridge_gap"].isna().all():
         for ax in axes[2:]:
             ax.text(0.5, 0.6, "no released model\nhas these seeds", ha="center", transform=ax.transAxes)
-    _legend(sheet, axes[0])
+    legend_below(sheet, axes[:1], columns=3)
     (name,) = material.runs
     words = {
         "lr-true": ("B.3", "runs (points) beside the released models of their seeds (lines)"),
@@ -109,12 +109,6 @@ def _spread(ax: Axes, column: str, last: float) -> None:
     ax.fill_between(
         ends.index, ends["min"], ends["max"], color=_BAND, linewidth=0, label="range of the released"
     )
-
-
-def _legend(sheet: PaperFigure, ax: Axes) -> None:
-    handles, labels = ax.get_legend_handles_labels()
-    once = dict(zip(labels, handles, strict=True))
-    sheet.legend(list(once.values()), list(once), loc="outside lower center", ncols=min(4, len(once)))
 
 
 __all__ = ["beside_released", "with_released"]

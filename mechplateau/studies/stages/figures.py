@@ -12,7 +12,9 @@ from mechplateau.studies.stages.beside import beside_released, with_released
 from mechplateau.studies.stages.chains import Grid, RandomPrefix, ResetNoise, Traces
 from mechplateau.studies.stages.checkpoints import Afterwards, Coefficients
 from mechplateau.studies.stages.pictures import (
+    OF_RECIPE,
     against_loss,
+    coefficients,
     grid,
     random_prefix,
     reset_noise,
@@ -65,11 +67,6 @@ _COMPOSITION = Panel(
     _named("composition_K_mean", "composition_K_max"),
     label=_said(composition_K_mean="mean of pairs", composition_K_max="best pair"),
 )
-_LOSSES = {
-    "chains_loss": "at w*",
-    "chains_mean_loss": "along the chains",
-    "chains_trivial_loss": "without looking at the input",
-}
 
 
 def _of_norm(column: str) -> str:
@@ -87,27 +84,14 @@ _SHORTER = "few checkpoints, and fewer and shorter chains than the paper's"
 FIGURES = (
     *(
         Figure(
-            id,
+            f"1-{short}",
             f"{title}: learning coefficients with their verdicts",
-            recipes,
-            (
-                Panel("λ̂, by verdict", "λ̂", _begin("llc "), of_checkpoints=True),
-                Panel(
-                    "Losses",
-                    "loss",
-                    _named("chains_loss", "chains_mean_loss", "chains_trivial_loss"),
-                    label=lambda name: _LOSSES[name],
-                    of_checkpoints=True,
-                ),
-                Panel("Elasticity", "log₂ ratio", _named("chains_elasticity"), of_checkpoints=True),
-            ),
+            (recipe,),
+            picture=coefficients,
             checkpoints=Coefficients(),
             ours="fewer and shorter chains than the paper's",
         )
-        for id, title, recipes in (
-            ("1-regression", "Regression", _REGRESSION),
-            ("1-text", "Text", _BIGRAMS),
-        )
+        for recipe, (short, title) in OF_RECIPE.items()
     ),
     *(
         Figure(
@@ -118,7 +102,7 @@ FIGURES = (
             checkpoints=Coefficients(),
             ours="not in the paper; few checkpoints and short chains",
         )
-        for recipe in (*_REGRESSION, *_BIGRAMS)
+        for recipe in OF_RECIPE
     ),
     Figure(
         "2",

@@ -13,6 +13,7 @@ import pandas as pd
 
 from mechplateau.development import affine_check, llc, stages, toys
 from mechplateau.development.boundaries import slopes
+from mechplateau.development.verdicts import SATURATED_ELASTICITY
 from mechplateau.runs import Run
 from mechplateau.studies.figures import Material
 from mechplateau.studies.recipes import PAPER
@@ -97,19 +98,21 @@ def toy_picture(material: Material) -> PaperFigure:
 @styled
 def reset_noise(material: Material) -> PaperFigure:
     """λ̂ over steps, with the same noise at all checkpoints and with others."""
-    sheet, (ax,) = sheet_of(1, width=4.6, height=2.6)
+    sheet, (ax,) = sheet_of(1, width=4.6, height=2.9)
     lines = {"same noise": "the same batches and noise", "new noise": "others at each checkpoint"}
     _errors(ax, material, lines)
+    legend_below(sheet, [ax], columns=1)
     return entitled(sheet, material, "A.3", "Regression: noise that is reset at every checkpoint")
 
 
 @styled
 def random_prefix(material: Material) -> PaperFigure:
     """λ̂ over steps, of the loss over all pairs and of that of a random one."""
-    sheet, (ax,) = sheet_of(1, width=4.6, height=2.6)
+    sheet, (ax,) = sheet_of(1, width=4.6, height=2.9)
     _errors(
         ax, material, {"all pairs": "loss of all pairs", "a random pair": "loss of one random pair a context"}
     )
+    legend_below(sheet, [ax], columns=1)
     return entitled(sheet, material, "A.6", "Regression: contexts of a random length")
 
 
@@ -127,7 +130,7 @@ def grid(material: Material) -> PaperFigure:
                 verdicts = [str(line[f"{setting} {value:g} verdict"]) for value in values]
                 _judged(ax, values, found, verdicts, _DARK, above=[i % 2 == 0 for i in range(len(values))])
         ax.set_xscale("log")
-        ax.set_xticks(values, [f"{value:g}" for value in values], fontsize=6)
+        ax.set_xticks(values, [_short(value) for value in values], fontsize=6)
         ax.set_xticks([], minor=True)
         ax.set_xlabel(names[setting])
         ax.set_ylabel("λ̂")
@@ -180,6 +183,49 @@ def slopes_of_regression(material: Material) -> PaperFigure:
     verdict = "saturated" if all(lines) else "verdict unknown"
     wanted = [("llc", f"λ̂ as released: {verdict}", 1.0), ("mse", "−nβ · loss", -n_beta)]
     return _slopes(material, "B.2", "Regression: slopes of λ̂ and of the loss, and where they rest", wanted)
+
+
+OF_RECIPE = {
+    "lr-true": ("regression", "Regression"),
+    "lm-bigram": ("text", "Text"),
+    "lm-induction": ("induction", "Repeated rows"),
+}
+"""Recipe → the end of its figure's id, and what its title begins with."""
+_LOSSES = {
+    "chains_loss": ("loss at w*", _DARK, "-"),
+    "chains_mean_loss": ("loss along the chains", _RED, "--"),
+    "chains_trivial_loss": ("loss without looking at the input", _BLUE, "-."),
+}
+
+
+@styled
+def coefficients(material: Material) -> PaperFigure:
+    """λ̂ of every run, a color for each verdict; the losses that judge it; elasticity. A thin line joins a run."""
+    (name,) = material.runs
+    sheet, axes = sheet_of(3, width=7.2, height=2.9)
+    tables = material.measured[name]
+    verdicts = dict.fromkeys(name for table in tables for name in map(str, table) if name.startswith("llc "))
+    colors = dict(zip(verdicts, cycle(_colors()), strict=False))
+    for table in tables:
+        own = [column for column in verdicts if column in table]
+        llc = pd.concat([table[column].astype(float) for column in own], axis=1).sum(axis=1, min_count=1)
+        axes[0].plot(table["step"], llc, color=_GREY, linewidth=0.6)
+        for column in own:
+            values = table[column].astype(float)
+            label = f"λ̂: {column.removeprefix('llc ')}"
+            axes[0].plot(table["step"], values, "o", color=colors[column], markersize=3, label=label)
+        for column, (words, color, dash) in _LOSSES.items():
+            values = table[column].astype(float)
+            axes[1].plot(table["step"], values, color=color, linestyle=dash, linewidth=0.8, label=words)
+        elasticity = table["chains_elasticity"].astype(float)
+        axes[2].plot(table["step"], elasticity, "o-", color=_DARK, markersize=3, linewidth=0.6)
+    axes[2].axhline(SATURATED_ELASTICITY, color=_GREY, linewidth=0.6, linestyle=":")
+    for ax, axis in zip(axes, ("λ̂", "loss", "elasticity (log₂ ratio)"), strict=True):
+        ax.set_xlabel("step")
+        ax.set_ylabel(axis)
+    legend_below(sheet, axes, columns=3)
+    short, title = OF_RECIPE[name]
+    return entitled(sheet, material, f"1-{short}", f"{title}: learning coefficients with their verdicts")
 
 
 @styled
@@ -267,7 +313,6 @@ def _errors(ax: Axes, material: Material, lines: Mapping[str, str]) -> None:
     ax.margins(0.12, 0.12)
     ax.set_xlabel("step")
     ax.set_ylabel("λ̂ ± sd of chains")
-    ax.legend()
 
 
 def _judged(
@@ -302,6 +347,11 @@ def _at(material: Material) -> str:
     return f"step {inspected(runs[0]):,}"
 
 
+def _short(value: float) -> str:
+    """`3e-4` for 0.0003, so that ticks do not touch."""
+    return f"{value:g}" if value >= 0.01 else f"{value:.0e}".replace("e-0", "e-")
+
+
 def _number(value: Any) -> float:
     return math.nan if value is None or pd.isna(value) else float(value)
 
@@ -317,6 +367,18 @@ def sheet_of(panels: int, *, width: float, height: float, rows: int = 1) -> tupl
     return sheet, list(sheet.subplots(rows, panels // rows, squeeze=False).flat)
 
 
+def legend_below(sheet: PaperFigure, axes: Sequence[Axes], *, columns: int) -> None:
+    """One legend for all of them, where it hides no curve; each label once."""
+    once: dict[str, Any] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            once.setdefault(label, handle)
+    if once:
+        sheet.legend(
+            list(once.values()), list(once), loc="outside lower center", ncols=min(columns, len(once))
+        )
+
+
 def entitled(sheet: PaperFigure, material: Material, id: str, title: str) -> PaperFigure:
     note = "" if material.scale == PAPER else f"  ({material.scale} scale)"
     sheet.suptitle(f"Figure {id}. {title}{note}", fontsize=9, x=0.01, ha="left")
@@ -324,12 +386,18 @@ def entitled(sheet: PaperFigure, material: Material, id: str, title: str) -> Pap
 
 
 __all__ = [
+    "OF_RECIPE",
     "against_loss",
+    "coefficients",
+    "entitled",
     "grid",
+    "legend_below",
     "random_prefix",
     "reset_noise",
+    "sheet_of",
     "slopes_of_regression",
     "slopes_of_text",
+    "styled",
     "toy_coefficients",
     "toy_picture",
     "traces",

@@ -62,6 +62,7 @@ def record(study: Study, recipe: str, seed: int, runs_dir: Path, path: Path) -> 
     for name, number in wanted:
         print(f"{name}:{number}", flush=True)
         train(config_of(study.recipes, name, number, PAPER, runs_dir), runs_dir=runs_dir, threads=1)
+    signal.alarm(0)  # what is trained is put on record, and not half of it
     (run,) = finished_runs(study.recipes, recipe, [seed], PAPER, runs_dir).values()
     new = pd.DataFrame([line_of(study, recipe, seed, PAPER, run)])
     put_on_record(study, path, read_results(path), new, runs_dir)

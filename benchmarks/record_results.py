@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from mechplateau.files import write_text
 from mechplateau.studies import study_named
 from mechplateau.studies.claims import check_all
 from mechplateau.studies.claims_told import claims_page, counts
@@ -89,7 +90,7 @@ def write_between(file: Path, text: str) -> None:
     """Put a text between the marks of a file."""
     before, _, rest = file.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    file.write_text(f"{before}{BEGIN}{text}\n{END}{after}", encoding="utf-8")
+    write_text(file, f"{before}{BEGIN}{text}\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ K3 = Recipe(
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    """A study of one run, none of it on record, and the alarm of --minutes in our hands."""
+    """A study of one run, none of it on record."""
     study = Study(
         name="toy",
         title="A toy",
@@ -46,14 +46,14 @@ def toy(tmp_path, monkeypatch):
     (results / "runs.csv").write_text(",".join(KEY) + "\n")
     monkeypatch.setattr(next_record, "STUDIES", tmp_path)
     monkeypatch.setattr(next_record, "study_named", lambda name: study)
-    monkeypatch.setattr(signal, "alarm", lambda seconds: 0)
     before = signal.getsignal(signal.SIGALRM)
     yield results / "runs.csv"
     signal.signal(signal.SIGALRM, before)
 
 
 def test_a_run_in_pieces_of_minutes_is_the_run_in_one(toy, tmp_path, monkeypatch, capsys):
-    alarms = [5, 8]
+    alarms, asked = [5, 8], []
+    monkeypatch.setattr(signal, "alarm", asked.append)
 
     class Clock:
         def on_step(self, step, row):
@@ -71,6 +71,8 @@ def test_a_run_in_pieces_of_minutes_is_the_run_in_one(toy, tmp_path, monkeypatch
         assert read_results(toy).empty
     next_record.main()
     assert alarms == []
+    # Once trained, it is put on record, however late it is.
+    assert asked == [1200, 1200, 1200, 0]
     assert "k3:0 is on record" in capsys.readouterr().out
     (folder,) = (tmp_path / "runs").iterdir()
     run = load_run(folder)

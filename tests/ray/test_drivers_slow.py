@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from importlib import metadata
@@ -206,3 +207,45 @@ def test_a_node_that_does_not_see_the_folder(cluster, tmp_path):
     finally:
         node.terminate()
         node.communicate(timeout=30)
+
+
+def test_a_cluster_that_asks_for_a_token(tmp_path):
+    """Its first node uses one that it finds at home; the command, which has an address, must find it too."""
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("0123456789abcdef" * 4)
+    home = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
+    home["HOME"] = str(tmp_path)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    start = (sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port", port)
+    head = subprocess.Popen(
+        [*start, "--num-cpus=1", "--include-dashboard=false"],
+        env=home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        until(lambda: (line := head.stdout.readline()) and "Ray runtime started" in line, head)
+        words = (
+            *SWEEP,
+            "--set=training.steps=40",
+            "--seeds=1",
+            "--executor=ray",
+            f"--address=127.0.0.1:{port}",
+        )
+        done = subprocess.run(
+            [sys.executable, "-m", "mechplateau", *words],
+            env=home,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "1 finished, 0 skipped, 0 failed" in done.stdout
+        assert "InvalidAuthToken" not in done.stderr
+    finally:
+        head.terminate()
+        head.communicate(timeout=60)

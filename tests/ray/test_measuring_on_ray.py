@@ -71,22 +71,6 @@ def test_what_a_figure_measures_on_checkpoints(ray, run, tmp_path):
     pd.testing.assert_frame_equal(measure(load_run(there), "small"), table)
 
 
-@pytest.fixture(scope="module")
-def series(tmp_path_factory):
-    """Two checkpoints, of which the first is damaged, with prompts as token ids."""
-    import torch
-    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
-
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    config = GPTNeoXConfig(**sizes, vocab_size=20, max_position_embeddings=32, bos_token_id=0, eos_token_id=0)
-    folder = tmp_path_factory.mktemp("series")
-    for step in (0, 1):
-        torch.manual_seed(step)
-        GPTNeoXForCausalLM(config).save_pretrained(folder / f"step{step}")
-    (folder / "step0" / "model.safetensors").write_bytes(b"damaged")
-    return folder
-
-
 def test_a_series_of_language_models(ray, series, tmp_path):
     given = {"config": SeriesConfig(n_tokens=3), "prompts": [[1, 2, 3], [4, 5, 6, 7]]}
     alone = analyze_series(series, **given)

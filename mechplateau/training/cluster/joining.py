@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,8 @@ from mechplateau.errors import UserError
 from mechplateau.training.executor import cores
 
 _CONNECT_SECONDS = 5.0
+_FOUND_BY_RAY = ("auto", "local")
+"""Instead of an address: a cluster that Ray finds on this machine, or starts."""
 _LOCAL_STORE = 128 * 2**20
 """Bytes of the object store of a cluster that is started here: runs are files, and little goes through it."""
 
@@ -48,7 +51,7 @@ def joined(address: str | None) -> Iterator[Any]:
         return
     chosen = address or os.environ.get("RAY_ADDRESS") or None
     if chosen is not None:
-        _check_address(chosen)
+        _check_address(chosen, "--address" if address else "RAY_ADDRESS:")
     local: dict[str, Any] = {
         "address": "local",
         "num_cpus": cores(),
@@ -59,7 +62,7 @@ def joined(address: str | None) -> Iterator[Any]:
     try:
         try:
             given = local if chosen is None else {"address": chosen}
-            ray.init(**given, log_to_driver=False, logging_level="CRITICAL")
+            _connect(ray, given)
         except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
             what = f"the cluster at {chosen} cannot be joined" if chosen else "no cluster can be started here"
             raise UserError(f"--executor ray: {what} ({_in_a_line(error)})") from None
@@ -69,6 +72,52 @@ def joined(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _connect(ray: Any, given: Mapping[str, Any]) -> None:
+    """Join or start; where a cluster does not answer without Ray's token, with the one that lies here.
+
+    Ray itself uses it only for a cluster whose address it has found. To use it at once would be wrong: with it, nodes
+    of a cluster that has none cannot answer this process.
+    """
+    quiet = {"log_to_driver": False, "logging_level": "CRITICAL"}
+    try:
+        with _muted(given["address"] not in _FOUND_BY_RAY):
+            ray.init(**given, **quiet)
+    except ConnectionError:
+        if given["address"] in _FOUND_BY_RAY or "RAY_AUTH_MODE" in os.environ or not _token_used():
+            raise
+        ray.shutdown()
+        ray.init(**given, **quiet)
+
+
+def _token_used() -> bool:
+    """Have Ray use the token that lies here, for this process; False where there is none. Ray has no public switch once
+    it is imported."""
+    try:
+        from ray._private.authentication import authentication_token_setup as setup
+
+        return bool(setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False))
+    except (ImportError, AttributeError, TypeError):
+        return False
+
+
+@contextmanager
+def _muted(mute: bool) -> Iterator[None]:
+    """Standard error of this process to nowhere: Ray's C++ part writes there of each try, and raises the last one."""
+    if not mute:
+        yield
+        return
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _silence(ray: Any) -> None:
@@ -100,24 +149,24 @@ def nodes_for(ray: Any, threads: int, gpus: float) -> list[Mapping[str, Any]]:
     return fitting
 
 
-def _check_address(address: str) -> None:
-    """Ray itself waits for minutes where nothing answers."""
+def _check_address(address: str, named: str) -> None:
+    """Ray itself waits for minutes where nothing answers. `named`: where the address was given."""
     if address.startswith("ray://"):
         raise UserError(
-            f"--address {address}: expected the cluster's own address (HOST:6379), given on one of its nodes; "
+            f"{named} {address}: expected the cluster's own address (HOST:6379), given on one of its nodes; "
             "Ray's client is not supported"
         )
-    if address in ("auto", "local"):
+    if address in _FOUND_BY_RAY:
         return
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit() or not host:
-        raise UserError(f"--address {address}: expected HOST:PORT, as `ray start` prints it, or auto")
+        raise UserError(f"{named} {address}: expected HOST:PORT, as `ray start` prints it, or auto")
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(
-            f"--address {address}: no Ray cluster answers ({reason}); start one with `ray start --head`, or leave the "
+            f"{named} {address}: no Ray cluster answers ({reason}); start one with `ray start --head`, or leave the "
             "address out (and RAY_ADDRESS unset) to start one here"
         ) from None
 

@@ -7,7 +7,8 @@ job.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -95,18 +96,33 @@ class Desk:
     def take(self, job: int, attempt: int, name: str, offset: int, piece: bytes) -> None:
         """A piece of a file that is brought."""
         if self._counts(job, attempt):
-            self._receivers[job].take(name, offset, piece)
+            with self._writing(job) as receiver:
+                receiver.take(name, offset, piece)
 
     def commit(self, job: int, attempt: int) -> None:
         """All that was offered was brought."""
         if self._counts(job, attempt):
-            self._receivers[job].commit()
+            with self._writing(job) as receiver:
+                receiver.commit()
 
     def close(self) -> None:
         """Let go of the folders."""
         for lock in self._locks.values():
             if lock is not None:
                 lock.close()
+
+    @contextmanager
+    def _writing(self, job: int) -> Iterator[Receiver]:
+        """RunError where the folder cannot be written (a full disk); then no pieces are left in it."""
+        from mechplateau.files import explained
+
+        receiver = self._receivers[job]
+        try:
+            with explained(receiver.folder):
+                yield receiver
+        except Exception:
+            receiver.drop()
+            raise
 
     def _counts(self, job: int, attempt: int) -> bool:
         newest = max(attempt, self._tries.get(job, 0))

@@ -322,6 +322,8 @@ def reason(error: Exception) -> str:
         "OutOfMemoryError": "its node ran out of memory",
     }
     cause = getattr(error, "cause", None)
+    if isinstance(cause, UserError):
+        return str(cause)
     if isinstance(cause, Exception):
         return f"{type(cause).__name__}: {cause}".partition("\n")[0]
     return known.get(type(error).__name__) or f"{type(error).__name__}: {error}".partition("\n")[0]

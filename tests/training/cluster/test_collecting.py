@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 from functools import partial
 
 import pytest
 
+from mechplateau.errors import RunError
 from mechplateau.training.cluster import collecting
 from mechplateau.training.cluster.collecting import NotWhole, Receiver, manifest_of, names_in, snapshot
 from mechplateau.training.cluster.desk import Collected, Desk
@@ -101,6 +104,26 @@ def test_what_was_not_sent_whole_changes_nothing(tmp_path):
     assert read(tmp_path) == {"a": "old", "b": "old"}
     receiver.drop()
     assert [path.name for path in tmp_path.glob(".tmp*")] == []
+
+
+@pytest.mark.parametrize("full", ["put_piece", "put_in_place"])
+def test_a_full_disk_is_told_with_its_folder_and_no_pieces_are_left(tried, tmp_path, monkeypatch, full):
+    own = tmp_path / "own"
+    write(own, a="old")
+    mirror = tried(1)
+    assert mirror.fetch() is None
+    write(tmp_path / "scratch/try1/work/runs/own", a="new")
+    written = getattr(collecting, full)
+
+    def until_it_is_full(path, *rest):
+        written(path, *rest[:1], b"n") if full == "put_piece" else None
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(collecting, full, until_it_is_full)
+    with pytest.raises(RunError, match=f"^{own}: cannot be written .No space left on device.; free space"):
+        mirror.bring(final=True)
+    assert read(own) == {"a": "old"}
+    assert sorted(path.name for path in own.iterdir()) == [".lock", "a"]
 
 
 def test_what_a_run_goes_on_from_is_put_in_place_last(tmp_path, monkeypatch):

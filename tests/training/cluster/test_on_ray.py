@@ -11,7 +11,7 @@ import types
 import cloudpickle
 import pytest
 
-from mechplateau.errors import UserError
+from mechplateau.errors import RunError, UserError
 from mechplateau.files import take_lock
 from mechplateau.training import executor
 from mechplateau.training.cluster import joining, node
@@ -175,6 +175,15 @@ def test_a_job_whose_desk_is_lost_is_begun_again_with_another(pretended, tmp_pat
     ]
 
 
+def test_what_the_desk_says_of_the_drivers_folder_is_told_as_it_is(pretended, tmp_path):
+    full = RayTaskError()
+    full.cause = RunError("runs/a: cannot be written (No space left on device)")
+    cluster, _ = pretended({0: [full]})
+    with cluster:
+        (result,) = submit([Job("nothing", {}, tmp_path / "0")], workers=1, executor=cluster)
+    assert (result.outcome, result.message) == ("failed", str(full.cause))
+
+
 def test_stopping_waits_for_jobs_whose_desk_is_lost(pretended, tmp_path, monkeypatch):
     cluster, ray = pretended({0: [(143, "")]}, retries=1)
     monkeypatch.setattr(Desk, "stop", lambda self: RayActorError())
@@ -280,82 +289,6 @@ def test_what_is_brought_back_is_not_looked_for(pretended, tmp_path):
 def test_values_that_make_no_sense(settings, message):
     with pytest.raises(UserError, match=re.escape(message)):
         RayCluster(**settings)
-
-
-@pytest.mark.parametrize(
-    ("address", "message"),
-    [
-        ("ray://head:10001", "expected the cluster's own address (HOST:6379), given on one of its nodes"),
-        ("head", "expected HOST:PORT, as `ray start` prints it, or auto"),
-        ("127.0.0.1:1", "no Ray cluster answers (Connection refused); start one with `ray start --head`"),
-    ],
-)
-def test_an_address_where_no_cluster_is(monkeypatch, address, message):
-    monkeypatch.setattr(
-        joining, "ray_module", lambda: types.SimpleNamespace(is_initialized=lambda: False, shutdown=None)
-    )
-    with pytest.raises(UserError, match=re.escape(f"--address {address}: {message}")), RayCluster(address):
-        pass
-
-
-def test_an_address_of_the_environment_is_named_as_such(monkeypatch):
-    monkeypatch.setattr(
-        joining, "ray_module", lambda: types.SimpleNamespace(is_initialized=lambda: False, shutdown=None)
-    )
-    monkeypatch.setenv("RAY_ADDRESS", "head")
-    with pytest.raises(UserError, match=r"^RAY_ADDRESS: head: expected HOST:PORT"), RayCluster():
-        pass
-
-
-class Locked:
-    """A Ray whose cluster answers only with its token, and writes about each try as Ray's C++ part does."""
-
-    exceptions = Pretended.exceptions
-    _private = types.SimpleNamespace(worker=types.SimpleNamespace())
-
-    def __init__(self, monkeypatch, there):
-        self.tried, self.token, self.there = [], False, there
-        monkeypatch.setattr(joining, "ray_module", lambda: self)
-        monkeypatch.setattr(joining, "_check_address", lambda address, named: None)
-        monkeypatch.setattr(joining, "_token_used", self.use)
-        monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-        monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-
-    def use(self):
-        self.token = self.there
-        return self.there
-
-    def is_initialized(self):
-        return False
-
-    def shutdown(self):
-        pass
-
-    def init(self, address, **_):
-        self.tried.append((address, self.token))
-        if not self.token:
-            os.write(2, b"Unauthenticated")
-            raise ConnectionError("Failed to connect")
-
-
-def test_a_cluster_that_asks_for_a_token_is_joined_with_the_one_that_lies_here(monkeypatch, capfd):
-    ray = Locked(monkeypatch, there=True)
-    with joining.joined(None) as found:
-        assert found is ray
-    assert ray.tried == [("head:6379", False), ("head:6379", True)]
-    assert capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize(("there", "mode"), [(False, None), (True, "disabled")])
-def test_without_a_token_or_with_a_mode_that_was_chosen_it_is_not(monkeypatch, capfd, there, mode):
-    ray = Locked(monkeypatch, there)
-    if mode:
-        monkeypatch.setenv("RAY_AUTH_MODE", mode)
-    said = r"^--executor ray: the cluster at head:6379 cannot be joined \(Failed to connect\)$"
-    with pytest.raises(UserError, match=said), joining.joined(None):
-        pass
-    assert ray.tried == [("head:6379", False)]
-    assert capfd.readouterr().err == ""
 
 
 WITHOUT_US = """

@@ -4,6 +4,8 @@
 2. A byte-level byte-pair vocabulary is trained on them. Its first entries and merges are a smaller vocabulary of the
    same kind, in which strings that are one token of the larger one are several: its common n-grams.
 3. The last twentieth of each document is kept for evaluation. Both parts are joined by an end-of-text token.
+
+What is made of a large text is kept for the next time (`kept_corpus`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from torch import Tensor
 
 from mechplateau.errors import ConfigError
 from mechplateau.metrics.language import bigram_table
+from mechplateau.tasks.kept_corpus import Made, kept_or_made
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -186,6 +189,17 @@ def corpus(texts: Sequence[str], vocab_size: int, wide_vocab_size: int) -> Corpu
 
 @lru_cache(maxsize=2)
 def _corpus(texts: tuple[str, ...], vocab_size: int, wide_vocab_size: int) -> Corpus:
+    content = content_of(texts)
+    made = kept_or_made(
+        content,
+        (vocab_size, wide_vocab_size),
+        sum(map(len, texts)),
+        lambda: _made(texts, vocab_size, wide_vocab_size),
+    )
+    return Corpus(nested(made.wide, vocab_size), made.wide, made.train, made.test, content)
+
+
+def _made(texts: tuple[str, ...], vocab_size: int, wide_vocab_size: int) -> Made:
     wide = train_bpe(texts, wide_vocab_size)
     if wide.get_vocab_size() < wide_vocab_size:
         raise ConfigError(
@@ -195,14 +209,15 @@ def _corpus(texts: tuple[str, ...], vocab_size: int, wide_vocab_size: int) -> Co
     small = nested(wide, vocab_size)
     train: list[Tensor] = []
     test: list[Tensor] = []
-    for encoding in small.encode_batch(list(texts), add_special_tokens=False):
+    # `fast`: without each token's place in the text, which takes as long as the tokens.
+    for encoding in small.encode_batch_fast(list(texts), add_special_tokens=False):
         ids = torch.tensor(encoding.ids, dtype=torch.int64)
         kept = len(ids) - len(ids) // 20
         for part, tokens in ((train, ids[:kept]), (test, ids[kept:])):
             if len(tokens):
                 part += [tokens, torch.tensor([END])]
     nothing = torch.zeros(0, dtype=torch.int64)
-    return Corpus(small, wide, torch.cat([nothing, *train]), torch.cat([nothing, *test]), content_of(texts))
+    return Made(wide, torch.cat([nothing, *train]), torch.cat([nothing, *test]))
 
 
 def _first(texts: Iterator[str], size: int | None) -> list[str]:

@@ -11,6 +11,7 @@ from mechplateau import RunConfig, train
 from mechplateau.models.kinds import kind_of
 from mechplateau.signs import completion_phases
 from mechplateau.studies import Material, study_named
+from mechplateau.studies.claims import check
 from mechplateau.studies.matrix import inside, maps, pictures
 from mechplateau.studies.matrix.inside import Inside
 from mechplateau.studies.matrix.numbers import around, columns_read, from_table, of_gpt
@@ -101,11 +102,18 @@ def test_around_a_step():
     assert around(table(), "not_there", 100) is None
 
 
-def test_claims_can_be_violated_at_every_scale():
-    for claim in STUDY.claims:
-        for scale in ("paper", "tiny", "small"):
-            low, high = claim.range(scale)
-            assert low is not None or high is not None
+@pytest.mark.parametrize("claim", STUDY.claims, ids=lambda claim: claim.id)
+def test_every_claim_can_hold_and_can_fail_at_every_scale(claim):
+    def verdict(value, scale):
+        # As a ratio it is to a run that has 1.
+        base = {claim.over: [{claim.number: 1.0}]} if claim.over else {}
+        return check(claim, base | {claim.recipe: [{claim.number: value}] * claim.seeds}, scale).verdict
+
+    for scale in ("paper", "tiny", "small"):
+        low, high = claim.range(scale)
+        assert verdict(float(high if low is None else low), scale) == "holds"
+        for bound, away in ((low, -1.0), (high, 1.0)):
+            assert bound is None or verdict(bound + away, scale) == "fails"
 
 
 @pytest.fixture(scope="module")

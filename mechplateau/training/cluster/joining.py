@@ -16,6 +16,10 @@ from mechplateau.training.executor import cores
 _CONNECT_SECONDS = 5.0
 _FOUND_BY_RAY = ("auto", "local")
 """Instead of an address: a cluster that Ray finds on this machine, or starts."""
+_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""The frame that HTTP/2 begins with, on both sides; its fourth byte says what it is."""
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _SETTINGS
+"""What a client says first to a cluster, which speaks gRPC."""
 _LOCAL_STORE = 128 * 2**20
 """Bytes of the object store of a cluster that is started here: runs are files, and little goes through it."""
 
@@ -162,13 +166,20 @@ def _check_address(address: str, named: str) -> None:
     if not colon or not port.isdigit() or not host:
         raise UserError(f"{named} {address}: expected HOST:PORT, as `ray start` prints it, or auto")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS) as connection:
+            connection.sendall(_GREETING)
+            answer = connection.recv(len(_SETTINGS))
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(
             f"{named} {address}: no Ray cluster answers ({reason}); start one with `ray start --head`, or leave the "
             "address out (and RAY_ADDRESS unset) to start one here"
         ) from None
+    if answer[3:4] != _SETTINGS[3:4]:
+        raise UserError(
+            f"{named} {address}: what answers there is no Ray cluster; expected HOST:PORT as `ray start` prints it, "
+            "not the dashboard's"
+        )
 
 
 def _in_a_line(error: Exception) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import socket
+import threading
 import types
 
 import pytest
@@ -29,6 +31,44 @@ def test_an_address_where_no_cluster_is(monkeypatch, address, message):
         joining.joined(address),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"HTTP/1.1 400 Bad Request", "what answers there is no Ray cluster; expected HOST:PORT as"),
+        (b"", "what answers there is no Ray cluster"),
+        (None, "no Ray cluster answers (timed out)"),
+        (b"\0\0\x18\4\0\0\0\0\0", None),
+    ],
+)
+def test_another_service_at_the_address(monkeypatch, answer, said):
+    """Ray would wait for minutes."""
+    monkeypatch.setattr(joining, "_CONNECT_SECONDS", 0.2)
+
+    def serve():
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(100)
+            if answer is None:
+                over.wait(10)
+            else:
+                connection.sendall(answer)
+
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        serving = threading.Thread(target=serve)
+        serving.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        try:
+            if said is None:
+                joining._check_address(address, "--address")
+            else:
+                with pytest.raises(UserError, match=re.escape(f"--address {address}: {said}")):
+                    joining._check_address(address, "--address")
+        finally:
+            over.set()
+            serving.join()
 
 
 def test_an_address_of_the_environment_is_named_as_such(monkeypatch):

@@ -77,7 +77,7 @@ def folder_texts(folder: str | Path, size: int | None = None) -> list[str]:
         raise ConfigError(f"task.folder: expected a folder of text files, got {folder}, which is none")
     parts = _first(_texts(root), size)
     if not parts:
-        raise ConfigError(f"task.folder: expected a folder of text files, found no text in {folder}")
+        raise ConfigError(f"task.folder: expected a folder of text files, found no UTF-8 text in {folder}")
     return parts
 
 

@@ -179,6 +179,10 @@ def test_the_page_of_stages_says_what_is_on_record():
     for step in (5050, 7192, 12221):
         assert max(run[f"ridge_gap_off_{step}"] for run in regression) < 0.04
         assert max(run[f"weight_norm_off_{step}"] for run in regression) < 0.021
+    (one,) = (run for run in regression if run["seed"] == 1)
+    assert one["llc_off"] < 1.5
+    assert one["llc_over_trivial"] > 0
+    assert abs(one["llc_slope"] - 1) < 0.01
     assert max(run["bigram_at"] for run in summaries["lm-bigram"]) <= 440
     assert max(run["prefix_B"] for run in summaries["lm-bigram"]) < 0.05
     induction = summaries["lm-induction"]

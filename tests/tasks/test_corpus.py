@@ -62,7 +62,7 @@ def test_a_folder_is_read_in_the_order_of_names_and_only_its_text(tmp_path):
 
 
 def test_a_folder_without_text_is_said_in_a_line(tmp_path):
-    with pytest.raises(ConfigError, match="found no text in"):
+    with pytest.raises(ConfigError, match="found no UTF-8 text in"):
         c.folder_texts(tmp_path)
     with pytest.raises(ConfigError, match="which is none"):
         c.folder_texts(tmp_path / "missing")

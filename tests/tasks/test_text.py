@@ -107,9 +107,11 @@ def test_wrong_settings_are_said_in_a_line(folder, wrong, said):
 
 
 def test_a_folder_without_text_is_said_in_a_line(tmp_path):
-    with pytest.raises(ConfigError, match=r"^folder: expected a folder of text files, found no text"):
+    with pytest.raises(ConfigError, match=r"^folder: expected a folder of text files, found no UTF-8 text"):
         text(tmp_path)
-    with pytest.raises(ConfigError, match=r"^task.folder: expected a folder of text files, found no text"):
+    with pytest.raises(
+        ConfigError, match=r"^task.folder: expected a folder of text files, found no UTF-8 text"
+    ):
         RunConfig.for_task("text", task={"folder": str(tmp_path)})
 
 

@@ -51,6 +51,17 @@ def test_by_hand():
     assert both_ways.output.flatten().tolist() == [3.0 - 40.0, 6.0 - 80.0]
 
 
+def test_one_set_alone_is_what_it_is_beside_another():
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(3, 32, 2, 8, generator=generator) for _ in range(3))
+    masks = [torch.rand(3, 32, 32, generator=generator) < 0.4 for _ in range(2)]
+    both = mk.linear_attention(q, k, v, metric_sets=masks)
+    for s, mask in enumerate(masks):
+        alone = mk.linear_attention(q, k, v, metric_sets=[mask])
+        assert torch.equal(alone.set_mass[:, :, 0], both.set_mass[:, :, s])
+        assert torch.equal(alone.output, both.output)
+
+
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize(("pos", "d_head", "d_v"), [(1, 1, 1), (2, 3, 5), (7, 8, 4)])

@@ -55,6 +55,7 @@ def same(got, want, tolerance=1e-10):
 def test_it_equals_the_map(way, pos, monkeypatch):
     # Small parts, so that samples and queries fall into several of them.
     monkeypatch.setattr(gathered, "PART", 40 * 3 * 7 * 10)
+    monkeypatch.setattr(gathered, "LISTS", 100 * 40)
     batch = 1 if pos == 1024 else 2
     inputs = tensors(pos, batch, pos, 3, 7, 5)
     sets = some_sets(batch, pos)

@@ -8,6 +8,7 @@ For each block of queries, against the keys that causality and the allowed set l
     row_mass = Σ_j |A_ij|,  set_mass = Σ_{j in set} |A_ij|
     largest = max_j |A_ij|,  entropy = -Σ_j p_ij log p_ij with p_ij = |A_ij| / row_mass_i
 
+Linear attention over many keys makes A V of the block's own keys alone, and keeps a running sum of kᵀv of those before.
 The backward pass makes each block again from q, k and v. With G = gradient of a mass or the entropy:
 
     dA = dO Vᵀ + sign(A) G,  dP = dA (· c),  dS = P (dP - Σ_j P dP) for softmax, dP for linear
@@ -21,143 +22,59 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from .blocks import ROWS, Block, SetsOfBlock, blocks, of_samples, rows_of
 from .kind import Kind, Sets
 from .sets import PositionSet
 
 __all__ = ["backward", "forward"]
 
-ROWS = 128
-"""Queries a block; half as many once a tile of them is full."""
-TILE = 1 << 19
-"""Entries a tile, about: 2 MB in float32, which stays in a processor's cache."""
+WHOLE = 1 << 19
+"""Weights on listed keys that are kept until the last block, at most: 2 MB in float32."""
+SUMS_FROM = 12
+"""Positions, for each column of the heads, from which linear attention keeps running sums of kᵀv."""
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Queries `[start, end)` against keys `[left, right)`, of some samples and heads."""
-
-    samples: slice
-    heads: slice
-    start: int
-    end: int
-    left: int
-    right: int
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """Samples, heads, queries, keys."""
-        samples, heads = (s.stop - s.start for s in (self.samples, self.heads))
-        return samples, heads, self.end - self.start, self.right - self.left
-
-
-def _blocks(batch: int, heads: int, pos: int, kind: Kind, allowed: PositionSet | None) -> Iterator[_Block]:
-    end = 0
-    while end < pos:
-        start = end
-        end = min(start + (ROWS if ROWS * (start + ROWS) <= TILE else ROWS // 2), pos)
-        left, right = (0, pos) if allowed is None else allowed.span(start, end, pos)
-        if kind.causal:
-            left, right = min(left, start), end
-        elif left >= right:
-            left, right = 0, 1
-        together = max(1, TILE // ((end - start) * (right - left)))
-        some_samples, some_heads = max(1, together // heads), min(heads, together)
-        for b in range(0, batch, some_samples):
-            for h in range(0, heads, some_heads):
-                yield _Block(
-                    slice(b, min(b + some_samples, batch)), slice(h, min(h + some_heads, heads)),
-                    start, end, left, right,
-                )  # fmt: skip
-
-
-def _by_head(x: Tensor) -> Tensor:
-    """`[batch, pos, head, d]` -> contiguous `[batch, head, pos, d]`, at least float32."""
-    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-    return wide.transpose(1, 2).contiguous()
-
-
-def _rows(x: Tensor, block: _Block, start: int, end: int) -> Tensor:
-    """`[batch, head, pos, ...]` -> `[sample·head, rows, ...]` of the block, a view."""
-    return x[block.samples, block.heads, start:end].flatten(0, 1)
-
-
-class _SetsOfBlock:
-    """Where the sets lie in a block of queries; the same for all of its heads."""
-
-    def __init__(self, pos: int, device: torch.device) -> None:
-        self.pos, self.device = pos, device
-        self.place: tuple[int, int, int] | None = None
-        self.parts: dict[int, tuple[slice, Tensor | None]] = {}
-        self.listed: dict[int, tuple[Tensor, Tensor] | None] = {}
-
-    def move_to(self, block: _Block) -> None:
-        place = (block.start, block.samples.start, block.samples.stop)
-        if place != self.place:
-            self.place = place
-            self.parts, self.listed = {}, {}
-
-    def part(self, chosen: PositionSet, block: _Block) -> tuple[slice, Tensor | None]:
-        """The columns that may be in the set, and which of their entries are, bool `[1 or sample, 1, query, key]`
-        (None: all)."""
-        if id(chosen) not in self.parts:
-            start, end = chosen.span(block.start, block.end, self.pos)
-            start, end = max(start, block.left), min(end, block.right)
-            columns, mask = slice(0, 0), None
-            if start < end:
-                columns = slice(start - block.left, end - block.left)
-                mask = chosen.mask(block.start, block.end, start, end, self.device)
-                mask = None if mask is None else _of_samples(mask, block)
-            self.parts[id(chosen)] = columns, mask
-        return self.parts[id(chosen)]
-
-    def lists(self, chosen: PositionSet, block: _Block) -> tuple[Tensor, Tensor] | None:
-        """The columns of each query's keys and whether there is one, `[1 or sample, 1, query, K]`; None where the set
-        is better looked up in a mask."""
-        if id(chosen) not in self.listed:
-            found = chosen.lists(block.start, block.end, self.device)
-            columns = None
-            if found is not None:
-                inside = (found >= block.left) & (found < block.right)
-                places = torch.where(inside, found - block.left, 0)
-                columns = _of_samples(places, block), _of_samples(inside, block)
-            self.listed[id(chosen)] = columns
-        return self.listed[id(chosen)]
-
-
-def _of_samples(x: Tensor, block: _Block) -> Tensor:
-    """A set's `[1 or batch, query, ...]` for the samples of the block, with a dimension for the heads."""
-    return (x if x.shape[0] == 1 else x[block.samples])[:, None]
+def _by_head(x: Tensor, scale: float | None = None) -> Tensor:
+    """`[batch, pos, head, d]` -> contiguous `[batch, head, pos, d]`, at least float32, times the scale."""
+    wide = (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x).transpose(1, 2)
+    if scale is None:
+        return wide.contiguous()
+    return torch.mul(wide, scale, out=wide.new_empty(wide.shape))
 
 
 class _Map:
     """The attention map, a block at a time, always as `[sample, head, query, key]`."""
 
     def __init__(self, q: Tensor, k: Tensor, c: Tensor | None, sets: Sets, kind: Kind) -> None:
-        self.q, self.k = _by_head(q).mul(kind.scale), _by_head(k)
+        self.q, self.k = _by_head(q, kind.scale), _by_head(k)
         self.kind, self.sets = kind, sets
         self.c: float | Tensor = kind.c if c is None else c.to(self.q.dtype)
-        self.where = _SetsOfBlock(q.shape[1], q.device)
-        self.future = torch.ones(ROWS, ROWS, dtype=torch.bool, device=q.device).triu_(1)
+        self.where = SetsOfBlock(q.shape[1], q.device)
+        bits = torch.int64 if self.q.dtype == torch.float64 else torch.int32
+        self.past = torch.full((ROWS, ROWS), -1, dtype=bits, device=q.device).tril_()
+        """All bits where the key is not after the query."""
+        if kind.softmax:
+            self.future = self.q.new_full((ROWS, ROWS), -math.inf).triu_(1).view(bits)
+            """The bits of -inf where it is."""
         self.outside = -math.inf if kind.softmax else 0.0
         self.has_factor = sets.intervene is not None and (c is not None or kind.c != 1.0)
         self.has_bias = sets.intervene is not None and kind.softmax and kind.bias != 0.0
         # Only then can a row be left without any key.
         self.may_be_empty = sets.allowed is not None or (self.has_bias and kind.bias == -math.inf)
 
-    def blocks(self) -> Iterator[_Block]:
+    def blocks(self) -> Iterator[Block]:
         batch, heads, pos, _ = self.q.shape
-        return _blocks(batch, heads, pos, self.kind, self.sets.allowed)
+        return blocks(batch, heads, pos, self.kind, self.sets.allowed)
 
-    def scores(self, block: _Block, *, with_slope: bool = False) -> tuple[Tensor, Tensor | None]:
+    def scores(self, block: Block, *, with_slope: bool = False) -> tuple[Tensor, Tensor | None]:
         """S, with what is not allowed at -inf (softmax) or 0 (linear), and where wanted the slope of the soft cap."""
         self.where.move_to(block)
-        q = _rows(self.q, block, block.start, block.end)
-        k = _rows(self.k, block, block.left, block.right)
+        q = rows_of(self.q, block, block.start, block.end)
+        k = rows_of(self.k, block, block.left, block.right)
         scores = torch.bmm(q, k.transpose(1, 2)).view(block.shape)
         slope = None
         if self.kind.soft_cap:
@@ -179,9 +96,13 @@ class _Map:
                 scores[..., columns].masked_fill_(~mask, self.outside)
         return scores, slope
 
-    def hide_the_future(self, scores: Tensor, block: _Block) -> None:
+    def hide_the_future(self, scores: Tensor, block: Block) -> None:
+        # By bits: several times as fast as a mask, and just as right where a score is no number.
         rows = block.end - block.start
-        scores[..., block.start - block.left :].masked_fill_(self.future[:rows, :rows], self.outside)
+        part = scores[..., block.start - block.left :].view(self.past.dtype)
+        part.bitwise_and_(self.past[:rows, :rows])
+        if self.kind.softmax:
+            part.bitwise_or_(self.future[:rows, :rows])
 
     def pattern(self, scores: Tensor) -> Tensor:
         """P; the scores may be overwritten."""
@@ -192,7 +113,7 @@ class _Map:
         empty = (scores == -math.inf).all(-1, keepdim=True)
         return torch.softmax(scores.masked_fill_(empty, 0.0), -1).masked_fill_(empty, 0.0)
 
-    def factor(self, pattern: Tensor, block: _Block, *, inplace: bool = False) -> Tensor:
+    def factor(self, pattern: Tensor, block: Block, *, inplace: bool = False) -> Tensor:
         """`pattern`, or a gradient of A, times c on the intervened entries."""
         if not self.has_factor:
             return pattern
@@ -204,19 +125,70 @@ class _Map:
         return result
 
 
-def _mass(size: Tensor, chosen: PositionSet, where: _SetsOfBlock, block: _Block) -> Tensor:
-    """Σ_{j in set} of the sizes `[sample, head, query, key]`: `[sample, head, query]`."""
-    listed = where.lists(chosen, block)
-    if listed is not None:
-        columns, inside = listed
-        of_keys = size.gather(3, columns.expand(*size.shape[:3], -1))
-        return torch.where(inside, of_keys, 0.0).sum(-1)
-    columns_of_part, mask = where.part(chosen, block)
-    part = size[..., columns_of_part]
-    return (part if mask is None else torch.where(mask, part, 0.0)).sum(-1)
+class _Masses:
+    """Sums over the metric sets. Those that list their keys are gathered together, where they are few over all blocks:
+    on several threads many small operations would cost more than what they compute."""
+
+    def __init__(self, attention: _Map, total: Tensor) -> None:
+        pos, device = attention.where.pos, attention.where.device
+        self.where, self.sets, self.total = attention.where, attention.sets.metric, total
+        self.causal = attention.kind.causal
+        self.places: dict[int, slice] = {}
+        self.weights: Tensor | None = None
+        listed = {s: x for s, one in enumerate(self.sets) if (x := one.lists(0, pos, device)) is not None}
+        if not listed:
+            return
+        samples, end = max(x.shape[0] for x in listed.values()), 0
+        for s, x in listed.items():
+            self.places[s] = slice(end, end + x.shape[2])
+            end += x.shape[2]
+        self.keys = torch.cat([x.expand(samples, -1, -1) for x in listed.values()], dim=2)
+        # Where one block holds all queries, it holds all keys.
+        several = self.causal and pos > ROWS
+        last = torch.arange(pos, device=device)[:, None] if several else pos - 1
+        self.outside = (self.keys < 0) | (self.keys > last)
+        self.keys.masked_fill_(self.outside, 0)
+        batch, heads, _, _ = attention.q.shape
+        whole = attention.sets.allowed is None and batch * heads * pos * end <= WHOLE
+        self.weights = total.new_empty(batch, heads, pos, end) if whole else None
+
+    def add(self, size: Tensor, block: Block) -> None:
+        """Σ_{j in set} of the sizes `[sample, head, query, key]` of a block."""
+        queries = slice(block.start, block.end)
+        listed = self._gathered(size, block) if self.places else None
+        for s, chosen in enumerate(self.sets):
+            if s not in self.places:
+                columns, mask = self.where.part(chosen, block)
+                part = size[..., columns]
+                part = part if mask is None else torch.where(mask, part, 0.0)
+            elif listed is not None:
+                part = listed[..., self.places[s]]
+            else:
+                continue
+            torch.sum(part, -1, out=self.total[block.samples, block.heads, s, queries])
+
+    def _gathered(self, size: Tensor, block: Block) -> Tensor | None:
+        """Of each query its listed keys, 0 for those that are not there; None where `finish` sums them."""
+        queries = slice(block.start, block.end)
+        keys = of_samples(self.keys[:, queries], block).expand(*size.shape[:3], -1)
+        if self.weights is not None:
+            torch.gather(size, 3, keys, out=self.weights[block.samples, block.heads, queries])
+            return None
+        outside = of_samples(self.outside[:, queries], block)
+        if block.left > 0 or not self.causal:
+            elsewhere = (keys < block.left) | (keys >= block.right)
+            keys, outside = (keys - block.left).masked_fill_(elsewhere, 0), outside | elsewhere
+        return size.gather(3, keys).masked_fill_(outside, 0.0)
+
+    def finish(self) -> None:
+        """After the last block."""
+        if self.weights is not None:
+            self.weights.masked_fill_(self.outside[:, None], 0.0)
+            for s, places in self.places.items():
+                torch.sum(self.weights[..., places], -1, out=self.total[:, :, s])
 
 
-def _add_on_set(total: Tensor, grad: Tensor, chosen: PositionSet, where: _SetsOfBlock, block: _Block) -> None:
+def _add_on_set(total: Tensor, grad: Tensor, chosen: PositionSet, where: SetsOfBlock, block: Block) -> None:
     """Add `grad` `[sample, head, query]` to `total` `[sample, head, query, key]` on the set."""
     listed = where.lists(chosen, block)
     if listed is not None:
@@ -229,6 +201,33 @@ def _add_on_set(total: Tensor, grad: Tensor, chosen: PositionSet, where: _SetsOf
     )
 
 
+class _Before:
+    """A V of a block. Of linear attention over many keys a running sum of kᵀv holds all that lie before the block."""
+
+    def __init__(self, attention: _Map, values: Tensor) -> None:
+        self.attention, self.values = attention, values
+        batch, heads, pos, d_head = attention.q.shape
+        kind, sets, d_v = attention.kind, attention.sets, values.shape[3]
+        plain = not (kind.softmax or attention.has_factor or sets.allowed is not None)
+        self.sums: Tensor | None = None
+        if plain and kind.causal and pos > SUMS_FROM * max(d_head, d_v):
+            self.sums = values.new_zeros(batch, heads, d_head, d_v)
+
+    def output(self, weights: Tensor, block: Block) -> Tensor:
+        """`[sample · head, query, d_v]`; blocks of the same samples and heads in their order."""
+        if self.sums is None:
+            return torch.bmm(weights.flatten(0, 1), rows_of(self.values, block, block.left, block.right))
+        own = weights[..., block.start - block.left :].flatten(0, 1)
+        q, k, v = (
+            rows_of(x, block, block.start, block.end)
+            for x in (self.attention.q, self.attention.k, self.values)
+        )
+        sums = rows_of(self.sums, block, 0, q.shape[2])
+        output = torch.bmm(own, v).baddbmm_(q, sums)
+        sums.baddbmm_(k.transpose(1, 2), v)
+        return output
+
+
 def forward(
     q: Tensor, k: Tensor, v: Tensor, c: Tensor | None, sets: Sets, kind: Kind
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -236,31 +235,31 @@ def forward(
     weight, its position (int64) and entropy, each `[batch, head, pos]` (empty in the last dimension unless wanted)."""
     batch, pos, heads, _ = q.shape
     attention, values = _Map(q, k, c, sets, kind), _by_head(v)
-    output = values.new_empty(batch, heads, pos, v.shape[3])
+    output = values.new_empty(batch, pos, heads, v.shape[3])
     row_mass = values.new_empty(batch, heads, pos)
     set_mass = values.new_empty(batch, heads, kind.n_sets, pos)
     wanted = pos if kind.statistics == "all" else 0
     largest = values.new_empty(batch, heads, wanted)
     place = torch.empty(batch, heads, wanted, dtype=torch.int64, device=q.device)
     entropy = values.new_empty(batch, heads, pos if kind.statistics else 0)
+    masses, before = _Masses(attention, set_mass), _Before(attention, values)
     for block in attention.blocks():
         here = (block.samples, block.heads, slice(block.start, block.end))
         weights = attention.factor(attention.pattern(attention.scores(block)[0]), block, inplace=True)
-        part = torch.bmm(weights.flatten(0, 1), _rows(values, block, block.left, block.right))
-        output[here] = part.view(*block.shape[:3], -1)
+        output.transpose(1, 2)[here] = before.output(weights, block).view(*block.shape[:3], -1)
         # Softmax weights have no sign; a factor may give them one.
         size = weights if kind.softmax and not attention.has_factor else weights.abs_()
         if kind.row_mass or kind.statistics:
-            row_mass[here] = size.sum(-1)
-        for s, chosen in enumerate(sets.metric):
-            set_mass[block.samples, block.heads, s, here[2]] = _mass(size, chosen, attention.where, block)
+            torch.sum(size, -1, out=row_mass[here])
+        masses.add(size, block)
         if kind.statistics == "all":
             most, at = size.max(-1)
             largest[here] = most
             place[here] = torch.where(most == 0, -1, at + block.left)
         if kind.statistics:
             entropy[here] = _entropy(size, row_mass[here])
-    return output.transpose(1, 2).to(v.dtype), row_mass, set_mass, largest, place, entropy
+    masses.finish()
+    return output.to(v.dtype), row_mass, set_mass, largest, place, entropy
 
 
 def _entropy(size: Tensor, mass: Tensor) -> Tensor:
@@ -291,8 +290,8 @@ def backward(
         scores, slope = attention.scores(block, with_slope=True)
         pattern = attention.pattern(scores)
         weights = attention.factor(pattern, block)
-        g_rows = _rows(g_output, block, block.start, block.end)
-        v_rows = _rows(values, block, block.left, block.right)
+        g_rows = rows_of(g_output, block, block.start, block.end)
+        v_rows = rows_of(values, block, block.left, block.right)
         g = torch.bmm(g_rows, v_rows.transpose(1, 2)).view(block.shape)
         if any(x is not None for x in masses):
             _add_masses(g, weights, masses, attention, block)
@@ -307,20 +306,20 @@ def backward(
         if slope is not None:
             g.mul_(slope)
         flat = g.flatten(0, 1)
-        q_rows = _rows(attention.q, block, block.start, block.end)
-        k_rows = _rows(attention.k, block, block.left, block.right)
+        q_rows = rows_of(attention.q, block, block.start, block.end)
+        k_rows = rows_of(attention.k, block, block.left, block.right)
         here = (block.samples, block.heads, slice(block.start, block.end))
         g_q[here] = torch.bmm(flat, k_rows).mul_(kind.scale).view(*block.shape[:3], -1)
         _add_rows(g_k, block, torch.bmm(flat.transpose(1, 2), q_rows))
     return tuple(g.transpose(1, 2).to(x.dtype) for g, x in zip((g_q, g_k, g_v), (q, k, v), strict=True))  # type: ignore[return-value]
 
 
-def _add_rows(total: Tensor, block: _Block, part: Tensor) -> None:
+def _add_rows(total: Tensor, block: Block, part: Tensor) -> None:
     samples, heads, _, keys = block.shape
     total[block.samples, block.heads, block.left : block.right] += part.view(samples, heads, keys, -1)
 
 
-def _hide_forbidden(g: Tensor, attention: _Map, block: _Block) -> None:
+def _hide_forbidden(g: Tensor, attention: _Map, block: Block) -> None:
     """0 where the allowed set is not."""
     if attention.sets.allowed is None:
         return
@@ -336,7 +335,7 @@ def _add_masses(
     weights: Tensor,
     masses: tuple[Tensor | None, Tensor | None, Tensor | None],
     attention: _Map,
-    block: _Block,
+    block: Block,
 ) -> None:
     """Add to dA what comes through the masses and the entropy."""
     grad_row, grad_set, grad_entropy = masses

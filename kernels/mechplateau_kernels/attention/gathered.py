@@ -16,8 +16,10 @@ from .sets import LISTED_UP_TO, PositionSet
 
 __all__ = ["Weigh", "few_keys", "flat", "masses", "pull_back"]
 
-PART = 1 << 20
-"""Entries of queries, and of keys, that are gathered at a time, about: 4 MB in float32."""
+PART = 1 << 18
+"""Entries of queries, and of keys, that are gathered at a time, about: 1 MB in float32, in a processor's cache."""
+LISTS = 1 << 17
+"""Places of lists that are looked at at a time, about: 1 MB."""
 
 Weigh = Callable[[Tensor, Tensor], Tensor]
 """From scores `[entry, head]` and the row of each entry to a tensor of the scores' shape."""
@@ -44,17 +46,22 @@ def flat(x: Tensor) -> Tensor:
 
 
 class _Part(NamedTuple):
-    """The set's entries of some queries. On the CPU those that there are; elsewhere, where counting them would wait for
-    the device, every place of the lists has one."""
+    """The sets' entries of some queries, of all sets together: a few large operations instead of many small ones. On
+    the CPU those that there are; elsewhere, where counting them would wait for the device, every place of the lists has
+    one."""
 
     rows: Tensor
     """Of each entry: its row."""
     keys: Tensor
     """The row of its key."""
+    places: Tensor
+    """Of each entry: set · all rows + row."""
     inside: Tensor | None
-    """Whether it is in the set; None: all are."""
-    each: int
-    """Entries of a row, where every place has one."""
+    """Whether it is in its set; None: all are."""
+    first: int
+    """The first of its rows, which follow one another: of one sample some, or of several samples all."""
+    widths: list[int]
+    """Places of a row in the lists of each set."""
 
 
 def _lists(chosen: PositionSet, start: int, end: int, pos: int, device: torch.device) -> Tensor:
@@ -69,39 +76,47 @@ def _lists(chosen: PositionSet, start: int, end: int, pos: int, device: torch.de
     return keys if mask is None else torch.where(mask, keys, -1)
 
 
-def _parts(chosen: PositionSet, like: Tensor, causal: bool) -> Iterator[_Part]:
+def _parts(sets: Sequence[PositionSet], like: Tensor, causal: bool) -> Iterator[_Part]:
     """Of all samples and queries; `like` is `[batch, pos, head, d]`."""
     batch, pos, heads, width = like.shape
-    keys_each = few_keys(chosen)
-    assert keys_each is not None
-    together = max(1, PART // (max(1, keys_each) * heads * width))
+    places = max(1, sum(few_keys(one) or 0 for one in sets))
+    together = max(1, LISTS // places if like.device.type == "cpu" else PART // (places * heads * width))
     step, several = min(together, pos), max(1, together // pos)
     for b in range(0, batch, several):
         samples = slice(b, min(b + several, batch))
-        own = chosen.of_samples(samples)
+        own = [one.of_samples(samples) for one in sets]
         for start in range(0, pos, step):
-            queries = slice(start, min(start + step, pos))
-            yield _part(own, samples, queries, pos, causal, like.device)
+            part = _part(own, samples, slice(start, min(start + step, pos)), like, causal)
+            if part.inside is not None:
+                yield part
+                continue
+            cuts = [x.split(max(1, PART // (heads * width))) for x in part[:3]]
+            for rows, keys, places_of in zip(*cuts, strict=True):
+                yield part._replace(rows=rows, keys=keys, places=places_of)
 
 
-def _part(
-    chosen: PositionSet, samples: slice, queries: slice, pos: int, causal: bool, device: torch.device
-) -> _Part:
-    found = _lists(chosen, queries.start, queries.stop, pos, device)
-    found = found.expand(samples.stop - samples.start, -1, -1)
+def _part(sets: Sequence[PositionSet], samples: slice, queries: slice, like: Tensor, causal: bool) -> _Part:
+    batch, pos = like.shape[:2]
+    device = like.device
+    listed = [_lists(one, queries.start, queries.stop, pos, device) for one in sets]
+    found = torch.cat([x.expand(samples.stop - samples.start, -1, -1) for x in listed], dim=2)
     last = torch.arange(queries.start, queries.stop, device=device)[:, None] if causal else pos - 1
-    inside = ((found >= 0) & (found <= last)).flatten()
-    each = found.shape[2]
-    # Rows follow one another: of one sample some, or of several samples all.
+    inside = (found >= 0) & (found <= last)
+    widths = [x.shape[2] for x in listed]
+    of_columns = [s * batch * pos for s, places in enumerate(widths) for _ in range(places)]
+    place = torch.tensor(of_columns, dtype=torch.int64, device=device)
     first = samples.start * pos + queries.start
     if device.type == "cpu":
-        places = inside.nonzero().squeeze(1)
-        rows = torch.div(places, max(1, each), rounding_mode="floor") + first
-        keys = found.flatten()[places] + (rows - rows % pos)
-        return _Part(rows, keys, None, each)
-    rows = torch.arange(first, first + found.shape[0] * found.shape[1], device=device)
-    rows = rows[:, None].expand(-1, each).flatten()
-    return _Part(rows, torch.where(inside, found.flatten() + (rows - rows % pos), 0), inside, each)
+        sample, query, column = inside.nonzero(as_tuple=True)
+        before = (sample + samples.start).mul_(pos)
+        rows = (before + query).add_(queries.start)
+        keys = found[sample, query, column].add_(before)
+        return _Part(rows, keys, place[column].add_(rows), None, first, widths)
+    rows = torch.arange(first, first + found.shape[0] * found.shape[1], device=device)[:, None]
+    inside, found = inside.flatten(0, 1), found.flatten(0, 1)
+    keys = torch.where(inside, found + (rows - rows % pos), 0).flatten()
+    all_places = (rows + place).flatten()
+    return _Part(rows.expand_as(found).flatten(), keys, all_places, inside.flatten(), first, widths)
 
 
 def _by_head(x: Tensor, heads: int) -> Tensor:
@@ -115,23 +130,24 @@ def masses(
     """Σ_j of the weights on each set, `[batch, head, set, pos]`.
 
     Args:
-        q, k: as `flat` gives them, q times the scale.
-        weigh: weights of scores.
+        q, k: as `flat` gives them.
+        weigh: weights of scores q·k.
         sets: of few keys each.
         like: `[batch, pos, head, d]`, for its shape.
         causal: only keys that are not after the query.
     """
     batch, pos, heads, _ = like.shape
-    total = q.new_zeros(len(sets), batch * pos, heads)
-    for of_set, chosen in zip(total, sets, strict=True):
-        for part in _parts(chosen, like, causal):
-            scores = _by_head(_rows(q, part.rows).mul_(_rows(k, part.keys)), heads).sum(-1)
-            weights = weigh(scores, part.rows)
-            if part.inside is None:
-                of_set.index_add_(0, part.rows, weights)
-            elif part.each:
-                weights = torch.where(part.inside[:, None], weights, 0.0)
-                of_set[part.rows[:: part.each]] = weights.view(-1, part.each, heads).sum(1)
+    total = q.new_zeros(len(sets) * batch * pos, heads)
+    for part in _parts(sets, like, causal):
+        scores = _by_head(_rows(q, part.rows).mul_(_rows(k, part.keys)), heads).sum(-1)
+        weights = weigh(scores, part.rows)
+        if part.inside is None:
+            total.index_add_(0, part.places, weights)
+        elif sum(part.widths):
+            weights = torch.where(part.inside[:, None], weights, 0.0).view(-1, sum(part.widths), heads)
+            of_rows = slice(part.first, part.first + len(weights))
+            for s, of_set in enumerate(weights.split(part.widths, dim=1)):
+                total.view(len(sets), -1, heads)[s, of_rows] = of_set.sum(1)
     return total.view(len(sets), batch, pos, heads).permute(1, 3, 0, 2).contiguous()
 
 
@@ -150,15 +166,14 @@ def pull_back(
     """
     heads = like.shape[2]
     g_q, g_k, g_rows = torch.zeros_like(q), torch.zeros_like(k), q.new_zeros(len(q), heads)
-    for s, chosen in enumerate(sets):
-        of_rows = grad[:, :, s].transpose(1, 2).reshape(-1, heads)
-        for part in _parts(chosen, like, causal):
-            of_q, of_k = _rows(q, part.rows), _rows(k, part.keys)
-            scores = _by_head(of_q * of_k, heads).sum(-1)
-            g = slope(scores, part.rows).mul_(of_rows[part.rows])
-            if part.inside is not None:
-                g = torch.where(part.inside[:, None], g, 0.0)
-            g_rows.index_add_(0, part.rows, g)
-            g_q.index_add_(0, part.rows, _by_head(of_k, heads).mul_(g[..., None]).flatten(1))
-            g_k.index_add_(0, part.keys, _by_head(of_q, heads).mul_(g[..., None]).flatten(1))
+    of_places = grad.permute(2, 0, 3, 1).reshape(-1, heads)
+    for part in _parts(sets, like, causal):
+        of_q, of_k = _rows(q, part.rows), _rows(k, part.keys)
+        scores = _by_head(of_q * of_k, heads).sum(-1)
+        g = slope(scores, part.rows).mul_(of_places[part.places])
+        if part.inside is not None:
+            g = torch.where(part.inside[:, None], g, 0.0)
+        g_rows.index_add_(0, part.rows, g)
+        g_q.index_add_(0, part.rows, _by_head(of_k, heads).mul_(g[..., None]).flatten(1))
+        g_k.index_add_(0, part.keys, _by_head(of_q, heads).mul_(g[..., None]).flatten(1))
     return g_q, g_k, g_rows

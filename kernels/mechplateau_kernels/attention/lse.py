@@ -98,10 +98,10 @@ def _in_kernel(q: Tensor, k: Tensor, v: Tensor, kind: Kind) -> tuple[Tensor, Ten
     return output.transpose(1, 2), lse[..., : q.shape[1]]
 
 
-def _weigh(lse: Tensor) -> gathered.Weigh:
-    """Weights of scores, from `[batch, head, pos]`."""
+def _weigh(lse: Tensor, scale: float = 1.0) -> gathered.Weigh:
+    """Weights of scores times the scale, from `[batch, head, pos]`."""
     of_rows = lse.transpose(1, 2).reshape(-1, lse.shape[1])
-    return lambda scores, rows: scores.sub_(of_rows[rows]).exp_()
+    return lambda scores, rows: scores.mul_(scale).sub_(of_rows[rows]).exp_()
 
 
 def kept_shapes(q: Tensor, v: Tensor, kind: Kind) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -118,19 +118,21 @@ def forward(q: Tensor, k: Tensor, v: Tensor, sets: Sets, kind: Kind) -> tuple[Te
     batch, pos, heads, d_head = q.shape
     d_v = v.shape[3]
     found, lse = _in_kernel(q, k, torch.cat([v, k], dim=3) if kind.statistics else v, kind)
-    row_mass = lse - lse + 1.0  # NaN where a row is none
-    output = found[..., :d_v].masked_fill(row_mass.transpose(1, 2)[..., None].isnan(), torch.nan)
-    scaled, wide_k = (x.float() if x.dtype in DTYPES["cuda"] else x for x in (q * kind.scale, k))
+    nothing = lse - lse  # NaN where a row is none, otherwise 0
+    row_mass = nothing + 1.0
+    output = found[..., :d_v] + nothing.transpose(1, 2)[..., None].to(found.dtype)
+    wide_q, wide_k = (x.float() if x.dtype in DTYPES["cuda"] else x for x in (q, k))
     set_mass = row_mass.new_empty(batch, heads, 0, pos)
     if sets.metric:
-        rows, keys = gathered.flat(scaled), gathered.flat(wide_k)
-        set_mass = gathered.masses(rows, keys, _weigh(lse), sets.metric, q, kind.causal)
+        rows, keys = gathered.flat(wide_q), gathered.flat(wide_k)
+        set_mass = gathered.masses(rows, keys, _weigh(lse, kind.scale), sets.metric, q, kind.causal)
     none = row_mass.new_empty(batch, heads, 0)
     entropy = none.clone()
     if kind.statistics:
-        mean_score = (scaled * found[..., d_v : d_v + d_head]).sum(-1).transpose(1, 2)
+        mean_score = (wide_q * found[..., d_v : d_v + d_head]).sum(-1).mul_(kind.scale).transpose(1, 2)
         entropy = (lse - mean_score).clamp_min(0.0).contiguous()
-    kept = [x.contiguous() if x.device.type == "cpu" else row_mass.new_empty(0) for x in (found, lse)]
+    # `.data` is no view, which would be copied; what it was a view of is not kept.
+    kept = [x.contiguous().data if x.device.type == "cpu" else row_mass.new_empty(0) for x in (found, lse)]
     return output, row_mass.contiguous(), set_mass, none, none.long(), entropy, *kept
 
 

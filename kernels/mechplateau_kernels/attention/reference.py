@@ -63,6 +63,9 @@ def linear_attention(
     row_mass = magnitude.sum(dim=-1)
     if not metric_sets:
         return output, row_mass, row_mass.new_empty(batch, heads, 0, pos)
+    if len(metric_sets) == 1:  # by far the commonest: made in its shape, where a stack would copy it
+        of_one = torch.where(metric_sets[0][:, None, None], magnitude.unsqueeze(2), 0.0).sum(dim=-1)
+        return output, row_mass, of_one
     set_mass = [torch.where(chosen.unsqueeze(1), magnitude, 0.0).sum(dim=-1) for chosen in metric_sets]
     return output, row_mass, torch.stack(set_mass, dim=2)
 

@@ -124,17 +124,21 @@ class PositionSet:
 
         Keys beyond the last position may be among them.
         """
-        queries = torch.arange(first_query, end_query, device=device)[None, :, None]
-        if self.entries is not None:
+        if self.entries is not None or (self.indices is None and self.query_codes is not None):
             return None
+        if self.indices is not None and self._unbounded:
+            return self.indices[:, first_query:end_query]
+        queries = torch.arange(first_query, end_query, device=device)[None, :, None]
         if self.indices is not None:
             found = self.indices[:, first_query:end_query]
-        elif self.query_codes is None and 0 <= self.high - self.low < LISTED_UP_TO:
+            inside = (found >= 0) & self._bounds(queries, found)
+        elif 0 <= self.high - self.low < LISTED_UP_TO:
             found = queries - torch.arange(self.low, self.high + 1, device=device)
+            inside = found >= 0
+            if self.first < NO_LIMIT:
+                inside &= found < self.first
         else:
             return None
-        inside = (found >= 0) & (found < self.first)
-        inside &= (queries - found >= self.low) & (queries - found <= self.high)
         return torch.where(inside, found, -1)
 
     def mask(
@@ -165,7 +169,12 @@ class PositionSet:
 
     def _bounds(self, queries: Tensor, keys: Tensor) -> Tensor:
         offsets = queries - keys
-        return (offsets >= self.low) & (offsets <= self.high) & (keys < self.first)
+        inside = offsets >= self.low
+        if self.high < NO_LIMIT:
+            inside &= offsets <= self.high
+        if self.first < NO_LIMIT:
+            inside = inside & (keys < self.first)
+        return inside
 
     def _keep(self, indices: Tensor) -> Tensor:
         """The listed keys that are in this set, -1 in place of the others. Not for a set with a mask."""

@@ -46,19 +46,22 @@ def address():
 
 @pytest.fixture(scope="module")
 def made(series, tmp_path_factory, address):
-    """What a command writes and prints on such a cluster (None: in local processes); each is given once."""
+    """What a command writes and prints on such a cluster (None: in local processes); each is given once.
+
+    The series stays where it is: the name of its analysis depends on that.
+    """
     known = {}
 
     def of(command, where):
         if (command, where) not in known:
             folder = tmp_path_factory.mktemp("made")
             shutil.copytree(KEPT_RUN, folder / "runs" / KEPT_RUN.name)
-            shutil.copytree(series, folder / "series")
             (folder / "prompts").write_text("why is ice cold\nice is food\nfood why food is\n" * 4)
-            words = ("--jobs=2",) if where is None else CLUSTERS[where]
+            words = [str(series) if word == "series" else word for word in COMMANDS[command]]
+            words += ("--threads=1", *(("--jobs=2",) if where is None else CLUSTERS[where]))
             named = {"RAY_ADDRESS": address} if where in ("of RAY_ADDRESS", "collected") else {}
             done = subprocess.run(
-                [sys.executable, "-m", "mechplateau", *COMMANDS[command], "--threads=1", *words],
+                [sys.executable, "-m", "mechplateau", *words],
                 cwd=folder,
                 env={**os.environ, "COLUMNS": "120", **named},
                 capture_output=True,

@@ -33,6 +33,10 @@ def test_the_template_is_a_script_that_bash_reads():
     options = [number for number, line in enumerate(lines) if line.startswith("#SBATCH")]
     # Slurm reads no options after the first command.
     assert max(options) < next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    # Nor does a step have the job's CPUs by itself.
+    starts = [line for line in lines if line.lstrip().startswith("srun")]
+    assert len(starts) == 2
+    assert all('--cpus-per-task="$cpus"' in line for line in starts)
 
 
 @pytest.fixture

@@ -247,6 +247,22 @@ def take_lock(path: Path, patience: float = 0.0) -> BinaryIO | None:
             raise BlockingIOError(errno.EWOULDBLOCK, "another process holds it", str(path)) from None
 
 
+def is_held(path: Path) -> bool | None:
+    """Whether a process on this machine holds a lock file; None where that cannot be known."""
+    if fcntl is None:
+        return None
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go as the file is closed
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
+
+
 # Reading tensors, never a pickle that could run code.
 
 

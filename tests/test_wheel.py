@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import nbformat
@@ -15,6 +17,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 OLDEST = ROOT / "requirements.oldest"
+TARGETS = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 EVERYDAY = """
 import mechplateau
 from mechplateau.circuits import patch_sweep
@@ -59,7 +62,7 @@ def test_lower_bounds_are_the_versions_that_are_tried(project):
 
 
 def test_the_package_says_what_it_is(project):
-    assert project["readme"] == "README.md"
+    assert project["dynamic"] == ["readme"]  # as hatch_readme.py makes it
     assert "Typing :: Typed" in project["classifiers"]
     for package in ("mechplateau", "kernels/mechplateau_kernels"):
         assert (ROOT / package / "py.typed").is_file()
@@ -72,6 +75,33 @@ def test_the_citation_names_the_papers_that_the_package_names_and_their_authors(
     assert set(papers) == {url for name, url in project["urls"].items() if name.startswith("Paper")}
     for paper in papers.values():
         assert all(author["family-names"] and author["given-names"] for author in paper["authors"])
+
+
+@pytest.fixture
+def elsewhere():
+    """The README as it is in a package, with the address of the repository or without."""
+    return runpy.run_path(str(ROOT / "hatch_readme.py"))["elsewhere"]
+
+
+def test_the_readme_in_a_package_links_to_nothing_that_is_not_there(project, elsewhere):
+    """A wheel has no files beside its README: as relative links, pictures and pages would be dead on PyPI."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    relative = [target for target in TARGETS.findall(readme) if "://" not in target]
+    assert len(relative) > 15
+    assert all((ROOT / target).is_file() for target in relative)
+    given = TARGETS.findall(elsewhere(readme, "https://example.org/us/mechplateau/"))
+    below = "https://example.org/us/mechplateau"
+    assert {f"{below}/blob/HEAD/{target}" for target in relative if not target.endswith(".webp")} <= {*given}
+    assert f"{below}/raw/HEAD/docs/pictures/report.webp" in given
+    assert all(target.startswith("https://") for target in given)
+    # Without an address, what cannot be linked to is said in words, and no picture is broken.
+    alone = elsewhere(readme, project["urls"].get("Source"))
+    if "Source" not in project["urls"]:
+        assert "are in the project's repository" in alone
+        assert "![" not in alone
+    assert all(target.startswith("https://") for target in TARGETS.findall(alone))
+    assert "```python" in alone
+    assert elsewhere("# a\n\n[b](c.md) ![d](e.png)\n", None).endswith("\n\nb \n")
 
 
 @pytest.fixture
@@ -96,6 +126,13 @@ def wheel(tmp_path, done):
     return made
 
 
+def description(wheel):
+    """The long description in a wheel's METADATA."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return archive.read(name).decode().partition("\n\n")[2]
+
+
 @pytest.mark.slow
 def test_the_first_cell_installs_in_a_bare_environment(tmp_path, done, wheel):
     book = nbformat.read(ROOT / "notebooks" / "00_train_and_look.ipynb", as_version=4)
@@ -110,6 +147,7 @@ def test_the_first_cell_installs_in_a_bare_environment(tmp_path, done, wheel):
         )
         assert str(tmp_path / "bare") in out.splitlines()[-1]
     assert wheel.stat().st_size < 8_000_000
+    assert all(target.startswith("https://") for target in TARGETS.findall(description(wheel)))
 
 
 @pytest.mark.slow
@@ -130,7 +168,8 @@ def test_a_bare_environment_trains_looks_inside_and_reports(tmp_path, done, whee
     else:
         # What PyPI would show of the README; it refuses a package whose README it cannot render.
         done(str(programs / "pip"), "install", "--quiet", "readme-renderer[md]")
-        shown = done(str(programs / "python"), "-m", "readme_renderer", str(ROOT / "README.md"))
+        (tmp_path / "README.md").write_text(description(wheel), encoding="utf-8")
+        shown = done(str(programs / "python"), "-m", "readme_renderer", "README.md")
         assert "<table>" in shown
         assert "<h2" in shown
 

@@ -116,6 +116,8 @@ def print_run(run: Run) -> None:
     """The short table of a run."""
     console = Console()
     console.print(f"[bold]{escape(run.name)}[/bold]  ({state_of(run)})", highlight=False)
+    if run.failure is not None:
+        console.print(f"Ended by an error: {escape(run.failure)}", highlight=False, soft_wrap=True)
     try:
         view = run_view(run, pictures=False)
     except RunError as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -228,8 +229,9 @@ def sweep(
             executor=cluster,
             on_result=on_result,
         )
-    _print_sweep([result.path for result in results if result.outcome != "failed"], runs_dir)
-    if any(result.outcome == "failed" for result in results):
+    failed = {result.path for result in results if result.outcome == "failed"}
+    _print_sweep([result.path for result in results], failed, runs_dir)
+    if failed:
         raise typer.Exit(1)
 
 
@@ -237,18 +239,21 @@ MOST_COMPARED = 16
 """Runs on one page of comparison: with more, colors can no longer be distinguished."""
 
 
-def _print_sweep(paths: Sequence[Path], runs_dir: Path) -> None:
-    """The table of a sweep's runs, and a page that compares them."""
+def _print_sweep(paths: Sequence[Path], failed: Collection[Path], runs_dir: Path) -> None:
+    """The table of a sweep's runs, and a page that compares those that did not fail."""
     from hashlib import sha256
 
     from mechplateau.cli.console import print_results
     from mechplateau.report import save_report
     from mechplateau.runs import load_run
 
-    if not paths:
-        return
-    runs = [load_run(path) for path in paths]
-    print_results(runs)
+    shown = []
+    for path in paths:
+        with suppress(UserError):  # a failed run may have left nothing that can be opened
+            shown.append(load_run(path))
+    if shown:
+        print_results(shown)
+    runs = [run for run in shown if run.path not in failed]
     if not 2 <= len(runs) <= MOST_COMPARED:
         return
     name = sha256(" ".join(sorted(run.name for run in runs)).encode()).hexdigest()[:8]

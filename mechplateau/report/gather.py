@@ -16,6 +16,7 @@ from mechplateau.files import file_path
 from mechplateau.models.kinds import kind_of
 from mechplateau.report.claims import claims_of
 from mechplateau.report.development import llc_section, parts_section, scan_section
+from mechplateau.report.overview import state_of
 from mechplateau.report.story import story_of
 from mechplateau.runs import Run, load_run
 from mechplateau.signs import Plateau
@@ -65,7 +66,7 @@ def run_view(run: Run, *, pictures: bool = True) -> views.RunView:
         environment=_environment(run),
         columns=tuple(views.ColumnView(c.name, c.unit, c.definition) for c in run.columns),
         story=story_of(run),
-        notices=(*_stop(run), *notices),
+        notices=(*_unfinished(run), *notices),
         sections=_sections(run) if pictures else (),
     )
 
@@ -77,14 +78,18 @@ def _sections(run: Run) -> tuple[views.SectionView, ...]:
     return (*told, *(section for section in coefficients if section is not None))
 
 
-def _stop(run: Run) -> tuple[str, ...]:
-    """That a run was stopped before its end, if it was."""
-    if (stopped := run.stopped_at) is None:
+def _unfinished(run: Run) -> tuple[str, ...]:
+    """How far a run is that is not trained to its end, and why."""
+    steps = run.config.training.steps
+    if (stopped := run.stopped_at) is not None:
+        return (
+            f"Stopped at step {stopped} of {steps} (training.stop_at). Raise it or set it to null, and "
+            "rerun the command to resume.",
+        )
+    if run.finished or not run.status:
         return ()
-    return (
-        f"Stopped at step {stopped} of {run.config.training.steps} (training.stop_at). Raise it or set it to null, and "
-        "rerun the command to resume.",
-    )
+    why = f": {state_of(run)}" if run.failure is None else f", ended by an error: {run.failure}"
+    return (f"Not finished, at step {run.reached} of {steps}{why}. Rerun the command to resume.",)
 
 
 def _plateau_view(plateau: Plateau, run: Run) -> views.PlateauView:

@@ -111,6 +111,8 @@ def state_of(run: Run) -> str:
     """The status in words; unknown where the record of it is lost."""
     if (stopped := run.stopped_at) is not None:
         return f"stopped at {stopped} of {run.config.training.steps}"
+    if run.status == "running" and run.at_work is False:
+        return "killed, or running elsewhere"
     return run.status or ("unknown" if run.steps else "not begun")
 
 
@@ -118,13 +120,14 @@ def _row(run: Run, differs: str, now: float) -> dict[str, Any]:
     measured = not run.metrics.empty
     accuracy = run.signs.last("accuracy").value if measured else None
     drop = run.signs.plateau.drop if measured else None
+    diverged = ", diverged" if measured and run.signs.diverged_at is not None else ""
     lost = f", {counted(len(run.missing), 'checkpoint')} missing" if run.missing else ""
     values = (
         run.name,
         run.task.name,
         differs,
         run.config.seed,
-        state_of(run) + lost,
+        state_of(run) + diverged + lost,
         run.reached,
         run.config.training.steps,
         float("nan") if drop is None else drop,

@@ -39,6 +39,8 @@ def _sentence(signs: Signs) -> str:
         first = f"The loss is level since step {plateau.onset}. It has not dropped yet."
     else:
         first = "The loss has no plateau that ends in a drop."
+    if signs.diverged_at is not None:
+        return f"{first} From step {signs.diverged_at} on it is not a finite number: training has diverged."
     if solved.step is not None:
         return f"{first} The task is solved from step {solved.step} on."
     if solved.rows.last is not None:
@@ -49,7 +51,9 @@ def _sentence(signs: Signs) -> str:
 def _events(signs: Signs) -> tuple[views.EventView, ...]:
     """What happened, in order of steps; what a run does not have is left out."""
     plateau, partial, collapse = signs.plateau, signs.partial, signs.collapse
-    until = f" (until step {plateau.end})" if plateau.drop is not None and plateau.end is not None else ""
+    until = (
+        f" (level until step {plateau.end})" if plateau.drop is not None and plateau.end is not None else ""
+    )
     found: list[tuple[int | None, str, str]] = [(plateau.onset, "loss", f"the plateau begins{until}")]
     if partial is not None and partial.step is not None:
         found.append((partial.step, "accuracy", f"{outputs_named(partial.outputs)} right"))

@@ -2,7 +2,7 @@
 
 config.yaml                        the whole configuration
 environment.json                   versions, machine, threads; one entry a session
-state.json                         running, interrupted or finished, and the step reached
+state.json                         running, interrupted, failed or finished, the step reached, the error
 metrics.parquet                    one row an evaluation step (metrics.part.jsonl while running)
 checkpoints/step_000120.safetensors    weights, by TransformerLens's names
 maps/step_000120.safetensors       batch-mean attention maps and cosine matrices at checkpoints

@@ -25,7 +25,7 @@ from mechplateau.runs.layout import REMEDY, Layout
 from mechplateau.runs.phases import solved_in
 from mechplateau.schema import read_yaml
 
-Status = Literal["running", "interrupted", "finished"]
+Status = Literal["running", "interrupted", "failed", "finished"]
 Resume = tuple[dict[str, Tensor], dict[str, Any]]
 
 
@@ -230,7 +230,7 @@ def _short(error: Exception, layout: Layout) -> str:
 
 
 def status_of(layout: Layout, config: RunConfig) -> Status | None:
-    """running (or killed), interrupted or finished; None where the run never began.
+    """running (or killed), interrupted, failed or finished; None where the run never began.
 
     Raises:
         RunError: the state may not be read.
@@ -247,6 +247,13 @@ def state_of(layout: Layout) -> str | None:
     """What state.json says; None where it is missing or damaged."""
     state = read_json(layout.state).get("status")
     return state if isinstance(state, str) else None
+
+
+def failure_of(layout: Layout) -> str | None:
+    """The error that ended a run's last session, a line; None where state.json tells of none."""
+    state = read_json(layout.state)
+    error = state.get("error")
+    return error if state.get("status") == "failed" and isinstance(error, str) else None
 
 
 def sessions_of(layout: Layout) -> list[dict[str, Any]]:

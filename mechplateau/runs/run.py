@@ -15,7 +15,7 @@ from torch import Tensor
 from mechplateau.config import RunConfig
 from mechplateau.devices import device_named
 from mechplateau.errors import CheckpointError, RunError, UserError, counted
-from mechplateau.files import local_path
+from mechplateau.files import is_held, local_path
 from mechplateau.measurements import Column, Setting, keeps_pictures
 from mechplateau.models.config import ModelConfig
 from mechplateau.models.kinds import build, kind_of
@@ -30,11 +30,8 @@ from mechplateau.runs.phases import PHASES, Phase, Phases, find_phases, solved_i
 from mechplateau.runs.record import (
     Status,
     check_belongs,
-    config_of,
-    incomplete,
     is_file,
     read_config,
-    sessions_of,
     status_of,
 )
 from mechplateau.signs import Signs
@@ -93,7 +90,7 @@ class Run:
         for step in self.steps[:1]:
             path = self._layout.checkpoint(step)
             try:
-                recorded = config_of(read_description(path), path)
+                recorded = record.config_of(read_description(path), path)
             except CheckpointError:
                 return  # whoever needs it hears what is wrong with it
             if recorded.content_hash() != self.config.content_hash():
@@ -104,8 +101,18 @@ class Run:
 
     @property
     def status(self) -> Status | None:
-        """running (or killed), interrupted, finished; None where the run never began."""
+        """running (or killed), interrupted, failed, finished; None where the run never began."""
         return status_of(self._layout, self.config)
+
+    @property
+    def failure(self) -> str | None:
+        """The error that ended the last session of a failed run, in a line; else None."""
+        return record.failure_of(self._layout) if self.status == "failed" else None
+
+    @property
+    def at_work(self) -> bool | None:
+        """Whether a process on this machine is training the run now; None where the system cannot tell."""
+        return is_held(self._layout.lock)
 
     @property
     def finished(self) -> bool:
@@ -181,7 +188,7 @@ class Run:
         """Versions (`packages`), machine and threads of each session; none where the record is lost or damaged."""
         return tuple(
             {**session, "packages": packages if isinstance(packages := session.get("packages"), dict) else {}}
-            for session in sessions_of(self._layout)
+            for session in record.sessions_of(self._layout)
         )
 
     @property
@@ -194,7 +201,7 @@ class Run:
         """One row an evaluation step; NaN where a value is undefined. What the columns are: `columns`."""
         if self._layout.metrics.is_file():
             metrics = table.read_table(self._layout.metrics, self.config.content_hash())
-            if (problem := incomplete(metrics, self.config, self._layout.resume_steps())) is not None:
+            if (problem := record.incomplete(metrics, self.config, self._layout.resume_steps())) is not None:
                 raise RunError(f"{self._layout.metrics}: {problem}; {REMEDY}")
             return metrics
         rows = table.read_part(self._layout.metrics_part)
@@ -221,7 +228,7 @@ class Run:
     def _goes_on(self) -> bool:
         """Whether more rows may come; what needs the record says what is wrong with it."""
         try:
-            return self.status in ("running", "interrupted") or self.stopped_at is not None
+            return self.status in ("running", "interrupted", "failed") or self.stopped_at is not None
         except RunError:
             return False
 
@@ -287,7 +294,7 @@ class Run:
         """The tensors of a checkpoint by TransformerLens's names, on the CPU."""
         path = self.checkpoint_path(which)
         tensors, description = read_tensors(path)
-        check_belongs(config_of(description, path).content_hash(), self.config, path)
+        check_belongs(record.config_of(description, path).content_hash(), self.config, path)
         return tensors
 
     def notes(self, kind: str, settings: Mapping[str, Any]) -> Notes:
@@ -397,7 +404,7 @@ def load_checkpoint(path: str | Path, *, device: str = "cpu") -> HookedGPT:
 def model_from_checkpoint(path: Path, *, device: str, expected: RunConfig | None = None) -> HookedGPT:
     """The model of a checkpoint file, whose own configuration must be the expected one where one is given."""
     tensors, description = read_tensors(path)
-    config = config_of(description, path)
+    config = record.config_of(description, path)
     if expected is not None:
         check_belongs(config.content_hash(), expected, path)
     model = build(config.model, config.task, device=device)

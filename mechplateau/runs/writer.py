@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 from torch import Tensor
 
 from mechplateau.config import RunConfig
-from mechplateau.errors import RunError, RunInUse
-from mechplateau.files import explained, leftovers, take_lock, write_text
+from mechplateau.errors import RunError, RunInUse, UserError
+from mechplateau.files import explained, first_line, leftovers, take_lock, write_text
 from mechplateau.runs import table
 from mechplateau.runs.cadence import Cadence
 from mechplateau.runs.checkpoints import save_tensors
@@ -44,6 +44,8 @@ logger = logging.getLogger("mechplateau")
 
 LOCK_PATIENCE = 10.0
 """Seconds to wait for another process that works on the same run."""
+LONGEST_ERROR = 500
+"""Characters kept of the error that ended a session."""
 
 
 class RunWriter:
@@ -75,6 +77,7 @@ class RunWriter:
         self._rows: list[dict[str, Any]] = []
         self._rows_hash = table.hash_of(())
         self._lock: BinaryIO | None = None
+        self._begun = False
         self.finished = is_finished(self.layout, config)
         if self.finished:
             self._tidy()
@@ -91,7 +94,11 @@ class RunWriter:
     def __enter__(self) -> RunWriter:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # What is no Exception is an interruption.
+        if self._begun and not self.finished and isinstance(error, Exception):
+            with suppress(RunError):  # of a full disk, say, which was the error
+                self._fail(error)
         self.close()
 
     def close(self) -> None:
@@ -136,6 +143,7 @@ class RunWriter:
         session = {"started": _now(), "resumed_from": self.resume_step, **environment}
         write_text(self.layout.environment, _json({"sessions": [*sessions_of(self.layout), session]}))
         self._set_state("running", self.resume_step or 0)
+        self._begun = True
 
     def append(self, row: Mapping[str, float | int | None]) -> None:
         """Add one row of metrics."""
@@ -252,7 +260,7 @@ class RunWriter:
             self._lock = self._take_lock(0)
             try:
                 self._remove_leftovers()
-                if state_of(self.layout) in (None, "running", "interrupted"):
+                if state_of(self.layout) in (None, "running", "interrupted", "failed"):
                     self._set_state("finished", self.layout.checkpoint_steps()[-1])
                 if not stopped and set(spent) <= set(self.layout.checkpoint_steps()):
                     self._remove_spent()
@@ -281,8 +289,14 @@ class RunWriter:
                 self.layout.resume(step).unlink()
             self.layout.resume(0).parent.rmdir()
 
-    def _set_state(self, status: Status, step: int) -> None:
-        write_text(self.layout.state, _json({"status": status, "step": step}))
+    def _fail(self, error: Exception) -> None:
+        """Note the error that ended the session."""
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        step = self._rows[-1]["step"] if self._rows else 0
+        self._set_state("failed", step, error=(kind + first_line(error))[:LONGEST_ERROR])
+
+    def _set_state(self, status: Status, step: int, **more: str) -> None:
+        write_text(self.layout.state, _json({"status": status, "step": step, **more}))
 
     def _take_lock(self, patience: float) -> BinaryIO | None:
         """Wait at most `patience` seconds, since one that is just being stopped needs a moment to save."""

@@ -11,6 +11,7 @@ sign names the column that it read and the rows that it used. Only tables are re
 |---|---|---|
 | `plateau` | onset, end, drop and level of the loss's plateau, or "no drop yet": see `finder` | all |
 | `solved` | first step with an accuracy of at least 0.95 (`SOLVED`) | with an accuracy |
+| `diverged_at` | the step from which on no loss is a finite number | all |
 | `learned_at` | the drop; without one, the step at which it was solved | |
 | `partial` | first of three rows in which the partial solution's loss is at most half of its entropy | all |
 | `partial_lead` | 1 − its step / learned_at | |

@@ -97,6 +97,15 @@ class Signs:
         """The first measured step at which the task was solved; a run may end in the middle of its drop."""
         return solved(self.metrics)
 
+    @cached_property
+    def diverged_at(self) -> int | None:
+        """The step from which on no loss is a finite number; None where the last one is, or nothing was measured."""
+        finite = np.isfinite(table.column(self.metrics, "loss"))
+        if finite.size == 0 or finite[-1]:
+            return None
+        after_the_last = int(np.flatnonzero(finite)[-1]) + 1 if finite.any() else 0
+        return int(table.column(self.metrics, "step")[after_the_last])
+
     @property
     def learned_at(self) -> int | None:
         """The drop, or where there is none the step at which the task was solved; None where it never was."""

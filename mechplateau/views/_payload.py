@@ -128,6 +128,7 @@ def _maps(view: RunView, checkpoints: Sequence[CheckpointView]) -> dict[str, Any
     """Attention maps and COS matrices of these checkpoints, and what is drawn over them."""
     return {
         "shown": view.shown_steps(),
+        "names": view.phase_names(),
         "opening": None if view.story is None else view.story.collapse,
         "layers": _layers(checkpoints),
         "patternPresent": [bool(checkpoint.pattern) for checkpoint in checkpoints],

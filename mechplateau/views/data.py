@@ -352,6 +352,17 @@ class RunView:
         steps = {checkpoint.step for checkpoint in self.checkpoints}
         return {phase: step for phase, step in known.items() if step in steps}
 
+    def phase_names(self) -> dict[str, str]:
+        """What a checkpoint of `shown_steps` is called: without a plateau, none is before it, and none after a drop."""
+        begun = self.plateau is not None and self.plateau.onset is not None
+        dropped = self.plateau is not None and self.plateau.drop is not None
+        return {
+            "before": "before the plateau" if begun else "first checkpoint",
+            "during": "on the plateau",
+            "after": "after the drop" if dropped else "last checkpoint",
+            "collapse": "peak of the collapse",
+        }
+
     def shown_steps(self) -> dict[str, int]:
         """The checkpoints shown side by side, in order of steps: those of the phases, and the one nearest to the
         peak of the collapse where it is another."""

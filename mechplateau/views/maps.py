@@ -155,7 +155,8 @@ def plot_phases(view: RunView, *, layer: int = 0, head: int = 0) -> PaperFigure:
     if not steps:
         raise ViewError("plot_phases: expected checkpoints of the run's phases, got none; record checkpoints")
     chosen = [view.checkpoint(step) for step in steps.values()]
-    titles = [f"{phase}, step {step}" for phase, step in steps.items()]
+    names = view.phase_names()
+    titles = [f"{names[phase]}, step {step}" for phase, step in steps.items()]
     rows: list[tuple[str, list[np.ndarray], float, list[np.ndarray]]] = []
     if like := first_pattern(chosen):
         n_layers, n_heads = len(like), like[min(layer, len(like) - 1)].shape[0]

@@ -83,6 +83,7 @@ def _report_context(view: RunView) -> dict[str, Any]:
         "config": view.config_yaml,
         "environment": dict(view.environment),
         "phases": view.phase_steps(),
+        "names": view.phase_names(),
         "checkpoints": [checkpoint.step for checkpoint in checkpoints],
         "all_checkpoints": len(view.checkpoints),
         "has_pattern": bool(first_pattern(checkpoints)),

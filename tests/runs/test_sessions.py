@@ -8,6 +8,8 @@ import signal
 import pytest
 
 import mechplateau
+from mechplateau.report import run_view
+from mechplateau.report.overview import state_of
 from mechplateau.runs import (
     RunWriter,
     load_run,
@@ -78,3 +80,31 @@ def test_sessions_always_have_packages_and_a_status_is_a_known_one(finished):
     (finished / "state.json").write_text('{"status": ["finished"]}')
     (finished / "metrics.parquet").unlink()
     assert load_run(finished).status is None
+
+
+def test_a_run_that_an_error_ended_says_so_until_it_is_resumed(tmp_path, finished_once):
+    class Break:
+        def on_step(self, reached, row):
+            if reached == 3:
+                raise KeyError("no such weight\nand more")
+
+    with pytest.raises(KeyError):
+        train(CONFIG, runs_dir=tmp_path, listeners=[Break()])
+    run = load_run(tmp_path / CONFIG.run_name)
+    assert (run.status, run.failure) == ("failed", r"KeyError: 'no such weight\nand more'")
+    assert (run.reached, run.finished, run.at_work) == (3, False, False)
+    assert state_of(run) == "failed"
+    (notice,) = run_view(run, pictures=False).notices
+    assert notice.startswith("Not finished, at step 3 of 6, ended by an error: KeyError")
+    resumed = train(CONFIG, runs_dir=tmp_path)
+    assert (resumed.status, resumed.failure) == ("finished", None)
+    assert resumed.metrics.equals(load_run(finished_once).metrics)
+
+
+def test_a_run_that_nobody_trains_is_not_said_to_be_running(tmp_path):
+    with RunWriter(CONFIG, tmp_path) as writer:
+        writer.begin({"threads": 1})
+        run = load_run(writer.layout.root)
+        assert (run.at_work, state_of(run)) == (True, "running")
+    assert (run.status, run.at_work) == ("running", False)
+    assert state_of(run) == "killed, or running elsewhere"

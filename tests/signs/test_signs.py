@@ -163,6 +163,13 @@ def test_peaks_and_rows_by_hand():
     assert Signs(small(repetition=values, repetition_data=0.0)).repetition_excess.value == 4.0
 
 
+def test_a_loss_that_comes_back_has_not_diverged():
+    for end, at in (([1.0, np.nan], 70), ([np.nan, np.inf], 60), ([np.nan, 1.0], None)):
+        assert Signs(small(loss=[3.0] * 6 + end)).diverged_at == at
+    assert Signs(small(loss=[np.nan] * 8)).diverged_at == 0
+    assert Signs(small().iloc[:0]).diverged_at is None
+
+
 def test_the_progress_that_rises_most_stands_for_a_run():
     end = {"apm_large": np.linspace(0.6, 0.7, 8), "apm_late": [0.0] * 6 + [0.5, np.nan]}
     assert signs.progress_column(small(**end)) == "apm_late"  # up to its last defined value

@@ -12,6 +12,8 @@ import torch
 from mechplateau.errors import RunError, UserError
 from mechplateau.interventions import AttentionScale, Handle, Intervention, register_intervention
 from mechplateau.interventions.attention_scale import scaled_entries
+from mechplateau.report.overview import overview
+from mechplateau.report.story import story_of
 from mechplateau.runs import RunWriter, load_run, writer
 from mechplateau.training import RunInterrupted, loop, train
 from mechplateau.training.seeding import generator_for
@@ -65,6 +67,11 @@ def test_a_run_that_diverges_says_so_once(tmp_path, caplog):
     told = [record.getMessage() for record in caplog.records if "diverged" in record.getMessage()]
     first = int(run.metrics.loc[run.metrics["loss"].isna(), "step"].iloc[0])
     assert told == [f"{run.path}: the loss at step {first} is not a finite number: training has diverged"]
+    assert run.signs.diverged_at == first
+    assert story_of(run).sentence.endswith(
+        f"From step {first} on it is not a finite number: training has diverged."
+    )
+    assert overview([run])["state"].tolist() == ["finished, diverged"]
 
 
 def test_the_first_loss_is_that_of_a_uniform_guess(tmp_path, config):

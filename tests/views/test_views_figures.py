@@ -112,7 +112,7 @@ def test_curves_name_the_measures_there_are(make_view: MakeView) -> None:
 def test_phases_show_three_maps_a_row(make_view: MakeView) -> None:
     figure = plot_phases(make_view())
     titles = [ax.get_title(loc="left") for ax in figure.axes[:3]]
-    assert titles == ["before, step 0", "during, step 120", "after, step 400"]
+    assert titles == ["before the plateau, step 0", "on the plateau, step 120", "after the drop, step 400"]
     limits = {ax.collections[0].get_clim() for ax in figure.axes[:3]}
     assert len(limits) == 1  # one scale for all phases
     (limit,) = limits

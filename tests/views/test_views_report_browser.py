@@ -165,6 +165,9 @@ def test_heads_and_layers_are_chosen(
         columns=(ColumnView("loss", "targets²", "squared error"),),
     )
     opened = open_page(save_report(view, tmp_path / "heads.html"), **DESKTOP)
+    # Without a plateau nothing is before or after it.
+    assert opened.page.locator("[data-phase]:enabled").all_inner_texts() == ["first 0", "last 9"]
+    assert opened.page.inner_text("#strip figcaption") == "first checkpoint, step 0"
     axis = "document.getElementById('glance').layout.yaxis.title.text"
     assert opened.page.evaluate(axis) == "loss (targets²)"
     lines = (

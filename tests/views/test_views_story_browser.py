@@ -78,6 +78,11 @@ def test_runs_beside_each_other_have_maps_outputs_and_a_legend_in_the_chart(
     assert page.locator("[data-maps] .main-svg").count() >= 16
     assert page.locator("#output-maps .chart").count() == 6
     assert page.locator("#panels .legend").first.text_content() == "k 2k 3"
+    # Tables call the runs what the charts call them.
+    assert page.locator("table.compare").first.locator("th[scope=col]").all_inner_texts()[1:] == [
+        "k 2\nmws, seed 0",
+        "k 3\nmws, seed 0",
+    ]
     scales = page.evaluate(
         "[...document.querySelectorAll('#output-maps .js-plotly-plot')].map(({ data }) => [data[0].zmin, data[0].zmax])"
     )

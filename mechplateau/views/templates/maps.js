@@ -113,8 +113,6 @@ function cosineInto(chart, run, index, { compact = false } = {}) {
   return extent(map);
 }
 
-const stripNames = { before: "before the plateau", collapse: "peak of the collapse", during: "on the plateau", after: "after the drop" };
-
 // Fills a choice of heads; `choose` is told the layer and the head.
 function offerHeads(select, layers, choose) {
   layers.forEach((layer, index) => {
@@ -136,7 +134,7 @@ function addStrip(parent, run, options = () => ({}), go = null) {
     for (const [name, step] of Object.entries(run.shown)) {
       const index = run.checkpoints.findIndex((checkpoint) => checkpoint.step === step);
       const near = name === "collapse" && step !== run.opening ? "near the " : "";
-      const what = `${near}${stripNames[name]}, step ${step}`;
+      const what = `${near}${run.names[name]}, step ${step}`;
       const chart = element("div", { className: "chart", role: "img", ariaLabel: `${title} ${what}` });
       const caption = go ? element("button", { type: "button", textContent: what, onclick: () => go(index) }) : what;
       grid.append(element("figure", {}, element("figcaption", {}, caption), chart));

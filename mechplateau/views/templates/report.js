@@ -117,7 +117,6 @@ function drawMaps() {
   }
 }
 
-const phaseNames = { before: "before the plateau", during: "on the plateau", after: "after the drop" };
 const track = byId("step-slider");
 let waiting = 0;
 
@@ -125,8 +124,8 @@ function show(index) {
   state.index = Math.min(Math.max(index, 0), last);
   const { step, phase, samples } = checkpoints[state.index];
   track.value = state.index;
-  track.setAttribute("aria-valuetext", `step ${step}${phase ? ", " + phaseNames[phase] : ""}`);
-  byId("step-label").replaceChildren(`Step ${step} `, element("small", { textContent: phase ? phaseNames[phase] : "" }));
+  track.setAttribute("aria-valuetext", `step ${step}${phase ? ", " + data.names[phase] : ""}`);
+  byId("step-label").replaceChildren(`Step ${step} `, element("small", { textContent: phase ? data.names[phase] : "" }));
   for (const button of document.querySelectorAll("[data-phase]")) {
     button.setAttribute("aria-pressed", String(data.phases[button.dataset.phase] === step));
   }

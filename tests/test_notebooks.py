@@ -28,7 +28,7 @@ NAMES = (
 LARGEST = 150_000
 """Bytes of a notebook with what it shows."""
 OF_A_MACHINE = re.compile(
-    r"/(tmp|home|root|work|Users|usr|content)/|[A-Z]:\\|\b0x[0-9a-f]{6,}|\d\d:\d\d:\d\d"
+    r"/(tmp|home|root|work|Users|usr|content)/|[A-Z]:\\|\b0x[0-9a-f]{6,}|\d\d:\d\d:\d\d|\d%\||\b(it/s|s/it)\b"
 )
 
 
@@ -103,6 +103,14 @@ def test_what_they_show_has_no_errors_and_nothing_of_a_machine(name):
             assert not any(OF_A_MACHINE.search(text) for text in texts), texts
     if ran:
         assert "end.png" in book.cells[0].attachments
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_they_say_what_to_look_for_and_what_was_seen(name):
+    told = [cell.source for cell in read(name).cells if cell.cell_type == "markdown"]
+    shown = [cell for cell in read(name).cells if cell.cell_type == "code" and cell.outputs]
+    for word in ("Look", "Seen"):
+        assert sum(word in text for text in told) >= len(shown) / 2, word
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,9 @@
 | what can be read at which layer? | `probe_cells` |
 | does it need to know where a cell is? | `permuted_positions` |
 
-Heads' patterns: `ablate_patterns` with `completion_losses(batch)`. Components between checkpoints: `switched`.
+All need matrices with masked cells, and a model that gives a number for each cell: of another task or model, a GPT
+that writes matrices among them, they raise a UserError. Heads' patterns: `ablate_patterns` with
+`completion_losses(batch)`. Components between checkpoints: `switched`.
 
 Source: arXiv 2410.22244, section 4; `by_partner` and `by_identifiable` are ours.
 """
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
 def completion_losses(batch: Matrices) -> Callable[[Tensor], dict[str, float]]:
     """A measure of outputs: loss over all, observed and masked cells (loss, loss_obs, loss_mask); NaN without any."""
+    _require_cells(batch)
 
     def measure(outputs: Float[Tensor, "batch cell"]) -> dict[str, float]:
         found = squared_errors(outputs.detach(), batch.targets, batch.observed)
@@ -72,7 +75,7 @@ def copy_check(
     Returns:
         one line a value: value (NaN for MASK), loss_obs, loss_repeated (mean of (ŷ − value)² over masked cells).
     """
-    lines = []
+    lines, losses = [], completion_losses(batch)
     for value in values:
         changed = batch if value is None else batch.with_masked_as(task.grid.token(value))
         outputs = model(changed.inputs)
@@ -80,11 +83,11 @@ def copy_check(
         lines.append(
             {
                 "value": value,
-                "loss_obs": completion_losses(batch)(outputs)["loss_obs"],
+                "loss_obs": losses(outputs)["loss_obs"],
                 "loss_repeated": float(mean_where((outputs - meant).square(), batch.masked)),
             }
         )
-    return pd.DataFrame(lines).astype({"value": float})
+    return pd.DataFrame(lines, columns=["value", "loss_obs", "loss_repeated"]).astype(float)
 
 
 def full_rank(task: MatrixCompletion, n: int, *, seed: int) -> Matrices:
@@ -104,6 +107,7 @@ def heads(model: Encoder, task: MatrixCompletion, batch: Matrices) -> pd.DataFra
         one line a head and kind of query: layer, head, queries ("masked" or "observed"), the masses of
         `mechplateau.metrics.cells`, fixed, class.
     """
+    _require_cells(batch)
     m, n = task.size_of(batch.inputs.shape[1])
     device = batch.observed.device
     rows, columns = same_row(m, n, device), same_column(m, n, device)
@@ -138,6 +142,7 @@ def by_partner(model: Encoder, task: MatrixCompletion, batch: Matrices) -> pd.Da
         one line a head: layer, head, share_observed (of masked cells), error_observed, error_other (mean squared error
         over E x² of the batch's masked cells), same_row, same_column (share of the queries whose partner is there).
     """
+    _require_cells(batch)
     m, n = task.size_of(batch.inputs.shape[1])
     device = batch.observed.device
     rows, columns = same_row(m, n, device), same_column(m, n, device)
@@ -174,6 +179,7 @@ def by_identifiable(model: Encoder, task: MatrixCompletion, batch: Matrices) -> 
         there is no such cell.
     """
     names = ("loss_mask_identifiable", "loss_mask_other", "share_identifiable")
+    _require_cells(batch)
     if task.rank != 1:
         return dict.fromkeys(names)
     m, n = task.size_of(batch.inputs.shape[1])
@@ -191,6 +197,7 @@ def by_identifiable(model: Encoder, task: MatrixCompletion, batch: Matrices) -> 
 
 def negated(task: MatrixCompletion, batch: Matrices) -> Matrices:
     """−X with the same cells masked."""
+    _require_cells(batch)
     tokens = torch.where(batch.observed, task.grid.n_values + 1 - batch.inputs, batch.inputs)
     return Matrices(tokens, -batch.targets, batch.observed)
 
@@ -249,6 +256,7 @@ def patch_negated(
 @torch.no_grad()
 def permuted_positions(model: Encoder, batch: Matrices, *, seed: int = 0) -> dict[str, float]:
     """The three losses with the rows of the position table in another order; the model is left as it was."""
+    _require_cells(batch)
     table = model.embed.pos_embed.W_pos
     n_cells = batch.inputs.shape[1]
     order = torch.randperm(n_cells, generator=torch.Generator().manual_seed(seed)).to(table.device)
@@ -278,8 +286,9 @@ def probe_cells(
 
     Returns:
         one line a layer, target and kind of cell: layer, target, cells, error, baseline (that of giving 0), cosine (NaN
-        for a single number).
+        for a single number). NaN where there is no such cell to fit, or none to test.
     """
+    _require_cells(task)
     generator = torch.Generator().manual_seed(seed)
     parts = [task.matrices(size, generator, torch.device("cpu")) for size in (n_train, n_test)]
     places = [layer_hook(model, layer) for layer in range(model.cfg.n_layers)]
@@ -295,15 +304,30 @@ def probe_cells(
                     "observed": [part.observed for part in parts],
                 }
             for cells, (train_mask, test_mask) in masks.items():
-                fit = least_squares(
+                given = (
                     pooled(states[0][place], train_mask),
                     pooled(targets[0][name], train_mask),
                     pooled(states[1][place], test_mask),
                     pooled(targets[1][name], test_mask),
                 )
-                line = {"layer": layer, "target": name, "cells": cells}
-                lines.append({**line, "error": fit.error, "baseline": fit.baseline, "cosine": fit.cosine})
-    return pd.DataFrame(lines).astype({"cosine": float})
+                line: dict[str, object] = {"layer": layer, "target": name, "cells": cells}
+                if all(map(len, given)):
+                    fit = least_squares(*given)
+                    line |= {"error": fit.error, "baseline": fit.baseline, "cosine": fit.cosine}
+                lines.append(line)
+    numbers = ("error", "baseline", "cosine")
+    table = pd.DataFrame(lines, columns=["layer", "target", "cells", *numbers])
+    return table.astype(dict.fromkeys(numbers, float))
+
+
+def _require_cells(given: Matrices | MatrixCompletion) -> None:
+    """Raise UserError for the batch, or the task, of something else."""
+    if not isinstance(given, Matrices | MatrixCompletion):
+        got = getattr(given, "name", type(given).__name__)
+        raise UserError(
+            f"completion: expected the task matrix_completion, and its batches, got {got}; for a GPT that writes "
+            "matrices use the tools for tokens (mechplateau.circuits)"
+        )
 
 
 def layer_hook(model: Encoder, layer: int) -> str:

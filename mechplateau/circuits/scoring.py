@@ -157,8 +157,8 @@ def checked_rows(rows: Sequence[int] | None, n_positions: int, name: str = "rows
         chosen = ()
     if not chosen or min(chosen) < 0 or max(chosen) >= n_positions or len(set(chosen)) < len(chosen):
         raise UserError(
-            f"{name}: expected different positions from 0 to {n_positions - 1} (what the model sees is one shorter "
-            f"than a sequence), got {rows!r}"
+            f"{name}: expected different positions from 0 to {n_positions - 1} (of what the model sees: of a sequence "
+            f"all but its last token, of a matrix every cell), got {rows!r}"
         )
     return chosen
 

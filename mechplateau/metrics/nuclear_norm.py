@@ -53,12 +53,16 @@ def complete(
         completion is 0.
 
     Raises:
-        ValueError: no matrix, a mask of another shape, or a penalty that is not above 0.
+        ValueError: no batch of matrices, or an empty one; no bool mask, or one of another shape; a penalty that is
+            not above 0.
     """
+    if matrices.dim() != 3:
+        raise ValueError(f"complete: expected matrices [batch, m, n], got shape {list(matrices.shape)}")
     require_sequences("complete", matrices)
-    if observed.shape != matrices.shape:
+    if observed.shape != matrices.shape or observed.dtype != torch.bool:
         raise ValueError(
-            f"complete: expected a mask of the matrices' shape {list(matrices.shape)}, got {list(observed.shape)}"
+            f"complete: expected a bool mask of the matrices' shape {list(matrices.shape)}, got {observed.dtype} "
+            f"{list(observed.shape)}"
         )
     if penalty is not None and not penalty > 0:
         raise ValueError(f"complete: penalty: expected a number above 0, or None, got {penalty}")

@@ -8,6 +8,7 @@ Source: arXiv 2410.22244, section 2 and appendix A.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -45,12 +46,11 @@ class Grid:
         """The token of the value nearest to this one.
 
         Raises:
-            UserError: a value off the range.
+            UserError: a value off the range, or no number.
         """
-        step = round(value * self.q)
-        if abs(step) > self.value_max * self.q:
+        if not math.isfinite(value) or abs(round(value * self.q)) > self.value_max * self.q:
             raise UserError(f"value: expected one from {-self.value_max} to {self.value_max}, got {value}")
-        return 1 + step + self.value_max * self.q
+        return 1 + round(value * self.q) + self.value_max * self.q
 
     def values(self, device: torch.device | str = "cpu") -> Float[Tensor, " n_values_and_mask"]:
         """The value of each token, `[1 + n_values]`, float32; MASK's is 0."""

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from mechplateau.errors import UserError
 from mechplateau.objectives import Batch, Objective, SquaredError
 from mechplateau.schema import Config
 from mechplateau.tasks.base import TaskBase, register_task
@@ -237,11 +238,17 @@ class MatrixCompletion(LowRankMatrices, TaskBase):
         return self.grid.values()
 
     def size_of(self, n_cells: int) -> tuple[int, int]:
-        """Rows and columns of matrices with so many cells."""
-        for size in self.mixture:
-            if size * size == n_cells:
-                return size, size
-        return self.m, self.n
+        """Rows and columns of matrices with so many cells.
+
+        Raises:
+            UserError: this task has none with so many.
+        """
+        sizes = [(size, size) for size in self.mixture] or [(self.m, self.n)]
+        for rows, columns in sizes:
+            if rows * columns == n_cells:
+                return rows, columns
+        known = " or ".join(f"{rows} × {columns}" for rows, columns in sizes)
+        raise UserError(f"matrices: expected {known}, as this task has, got {n_cells} cells")
 
     def attention_entries(self, inputs: Int[Tensor, "batch cell"]) -> Bool[Tensor, "batch query key"]:
         """Where masked queries should look: at observed cells of their row and column."""

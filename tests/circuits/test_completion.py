@@ -29,8 +29,9 @@ from mechplateau.models.config import ModelConfig
 from mechplateau.models.encoder import Encoder, build_encoder
 from mechplateau.models.encoder_config import EncoderConfig
 from mechplateau.models.transformer import build_model
+from mechplateau.objectives import TokenBatch
 from mechplateau.tasks.matrices import same_column, same_row
-from mechplateau.tasks.matrix_completion import MatrixCompletion
+from mechplateau.tasks.matrix_completion import MatrixCompletion, MatrixCompletionGPT
 
 TASK = MatrixCompletion(m=3, n=4, rank=1, factors="signed_grid", q=4, value_max=1)
 CONFIG = EncoderConfig(n_layers=2, n_heads=2, d_model=16, init_std=0.4)
@@ -51,6 +52,28 @@ class Copier(torch.nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return TASK.token_values[tokens]
+
+
+def test_a_gpt_is_refused_in_one_line():
+    """Each tool, of the sequences that a GPT writes, and of its task."""
+    task = MatrixCompletionGPT(m=2, n=2, rank=1, factors="signed_grid", q=4)
+    model, given = torch.nn.Identity(), TokenBatch(task.sample(2, seed=0))
+    calls = (
+        lambda: completion_losses(given),
+        lambda: copy_check(model, task, given),
+        lambda: heads(model, task, given),
+        lambda: by_partner(model, task, given),
+        lambda: by_identifiable(model, task, given),
+        lambda: negated(task, given),
+        lambda: patch_negated(model, task, given, {"all": [(0, 0)]}),
+        lambda: permuted_positions(model, given),
+        lambda: probe_cells(model, task),
+    )
+    for call in calls:
+        with pytest.raises(
+            UserError, match=r"expected the task matrix_completion, and its batches, got \w+; for"
+        ):
+            call()
 
 
 def test_a_copier_passes_the_copy_check(batch):
@@ -122,6 +145,12 @@ def test_uniform_sees_nothing_of_the_future():
 
 def test_wrong_requests_in_one_line(batch):
     model = encoder()
+    smaller = TASK.with_(n=3).batch(2, seed=0)
+    with pytest.raises(UserError, match="matrices: expected 3 × 4, as this task has, got 9 cells"):
+        heads(model, TASK, smaller)
+    for value in (float("nan"), float("inf"), 5.0):
+        with pytest.raises(UserError, match="value: expected one from -1 to 1"):
+            copy_check(model, TASK, batch, (value,))
     with pytest.raises(UserError, match="mode: expected one of mean, uniform, zero, got 'off'"):
         run_with_patterns(model, batch.inputs, [(0, 0)], "off")
     with pytest.raises(UserError, match=r"heads: expected layers below 2 and heads below 2, got \(2, 0\)"):
@@ -282,6 +311,13 @@ def test_probes_read_what_is_there():
     assert line.loc[(0, "element", "masked"), "error"] > 0.9 * line.loc[(0, "element", "masked"), "baseline"]
     assert line.loc[(1, "svd_outer", "all"), "baseline"] == pytest.approx(1 / 9, rel=1e-3)
     assert line["cosine"].isna().tolist() == [target == "element" for target in table["target"]]
+
+
+def test_a_probe_of_masked_cells_without_one_is_undefined():
+    table = probe_cells(encoder(), TASK.with_(p_mask=1e-9), n_train=4, n_test=2)
+    undefined = table["error"].isna()
+    assert set(table["cells"][undefined]) == {"masked"}
+    assert undefined.sum() == 2  # one a layer
 
 
 def test_embeddings_of_numbers(generator):

@@ -109,8 +109,11 @@ def test_edges():
     assert not converged.any()
     with pytest.raises(ValueError, match="penalty: expected a number above 0"):
         complete(x, everything, 0.0)
-    with pytest.raises(ValueError, match="a mask of the matrices' shape"):
-        complete(x, everything[:1])
+    for mask in (everything[:1], everything.float()):
+        with pytest.raises(ValueError, match="a bool mask of the matrices' shape"):
+            complete(x, mask)
+    with pytest.raises(ValueError, match=r"matrices \[batch, m, n\], got shape \[2, 3\]"):
+        complete(x[0], everything[0])
 
 
 def test_lowered_singular_values(generator):

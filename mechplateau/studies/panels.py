@@ -48,6 +48,7 @@ class Panel:
             show all their columns.
         label: what the legend says of a column.
         share: values lie from 0 to 1.
+        jump: the first values may be far above all others, and then leave the panel, which says how far they go.
         data: a column of the data's own values, which a single recipe is drawn beside.
         ordered: columns are many and in an order, which shades show.
         of_checkpoints: the columns are those of the figure's `checkpoints`, not of the metrics.
@@ -61,6 +62,7 @@ class Panel:
     one: Callable[[pd.DataFrame], str | None] | None = None
     label: Callable[[str], str] = _words
     share: bool = False
+    jump: bool = False
     data: str | None = None
     ordered: bool = False
     of_checkpoints: bool = False
@@ -93,7 +95,7 @@ class Panel:
                     handles.setdefault(name, line)
         ax.margins(x=0)
         if not self.share:
-            _hold_range(ax)
+            _hold_range(ax, self.jump, one=len(runs) == 1)
         return handles
 
     def _draw_columns(self, ax: Axes, tables: Sequence[pd.DataFrame]) -> dict[str, Line2D]:
@@ -132,25 +134,37 @@ class Panel:
         return [([table.assign(shown=table.get(self.one(table), np.nan)) for table in tables], "shown")]
 
 
-def _hold_range(ax: Axes) -> None:
-    """One line that blows up must not flatten the others: it leaves the panel, which says how far it goes."""
-    lines = [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
-    lines = [values[np.isfinite(values)] for values in lines]
-    lines = [values for values in lines if len(values)]
-    if not lines:
+def _hold_range(ax: Axes, jump: bool, one: bool) -> None:
+    """A line that blows up, or with `jump` the beginning of all, must not flatten the rest: it leaves the panel,
+    which says how far it goes."""
+    lines = [np.asarray(line.get_xydata(), dtype=float) for line in ax.lines]
+    lines = [line[np.isfinite(line[:, 1])] for line in lines]
+    lines = [line for line in lines if len(line)]
+    end = max((float(line[-1, 0]) for line in lines), default=0.0)
+    later = [line[line[:, 0] > _BEGINNING * end] if jump else line for line in lines]
+    tops = sorted(float(line[:, 1].max()) for line in later if len(line))
+    if not tops:
         return
-    tops = sorted(float(values.max()) for values in lines)
-    usual, largest = tops[(len(tops) - 1) // 2], tops[-1]
-    if usual > 0 and largest > _FAR * usual:
-        low = min(float(values.min()) for values in lines)
+    usual, middle, largest = (
+        tops[-1],
+        tops[(len(tops) - 1) // 2],
+        max(float(line[:, 1].max()) for line in lines),
+    )
+    # Columns of one recipe may be of very different size, and with `jump` all are meant to be seen.
+    if usual > _FAR * middle and not (jump and one):
+        usual = middle
+    if usual > 0 and largest > _FAR_AT_FIRST * usual:
+        low = min(float(line[:, 1].min()) for line in lines)
         ax.set_ylim(low - 0.05 * (usual - low), usual + 0.3 * abs(usual))
         ax.annotate(
-            f"up to {largest:.3g}", (1, 1), xycoords="axes fraction", ha="right", va="bottom", fontsize=7
+            f"up to {largest:.3g}", (0.99, 0.99), xycoords="axes fraction", ha="right", va="top", fontsize=7
         )
 
 
-_FAR = 5
-"""A value this many times the usual is off the scale."""
+_BEGINNING = 0.05
+"""Share of the steps in which a loss may jump."""
+_FAR, _FAR_AT_FIRST = 5, 2
+"""A line this many times as high as the usual one is off the scale, and so is the beginning of one that jumps."""
 
 
 def draw_seeds(

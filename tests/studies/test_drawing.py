@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -113,6 +115,17 @@ def test_one_run_that_blows_up_does_not_flatten_the_others() -> None:
     assert 0 < low < 1
     assert high < 5
     assert [text.get_text() for text in ax.texts] == ["up to 225"]
+
+
+def test_a_loss_that_jumps_at_the_start_leaves_its_plateau_to_be_seen() -> None:
+    """Two columns of one recipe, of which the smaller must not set the range; 35 is what logs of the paper say."""
+    jumps = table().assign(loss=np.where(np.arange(81) < 3, 35.0, 0.2), other=0.001)
+    panel = replace(LOSS, columns=lambda _: ["loss", "other"], jump=True)
+    (ax,) = drawn(("mws",), (panel,), jumps).axes
+    assert 0.2 < ax.get_ylim()[1] < 0.3
+    assert ax.texts[0].get_text() == "up to 35"
+    (plain,) = drawn(("mws",), (replace(panel, jump=False),), jumps.assign(other=35.0)).axes
+    assert plain.get_ylim()[1] > 30
 
 
 def test_figure_6_has_the_accuracy_of_each_output() -> None:

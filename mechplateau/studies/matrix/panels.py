@@ -32,13 +32,15 @@ def _layer(column: str) -> str:
     return f"layer {column.rpartition('_L')[2]}"
 
 
-LOSS = Panel("Loss", "squared error", _these("loss"))
+# The first updates throw the loss up: in logs of the paper's size to 500 times that of the plateau.
+LOSS = Panel("Loss", "squared error", _these("loss"), jump=True)
 CELLS = Panel(
     "By kind of cell",
     "squared error",
     _these("loss_mask", "loss_obs"),
     one=lambda table: "loss_mask",
     label=_named(loss_mask="masked", loss_obs="observed"),
+    jump=True,
 )
 NATS = Panel("Loss", "nats a token", _these("loss"))
 WRITTEN = Panel(
@@ -48,7 +50,7 @@ WRITTEN = Panel(
     label=_named(accuracy_obs="observed", accuracy_mask="masked"),
     share=True,
 )
-MASKED = Panel("Loss of masked cells", "squared error", _these("loss_mask"))
+MASKED = Panel("Loss of masked cells", "squared error", _these("loss_mask"), jump=True)
 VALUE = Panel("Size", "mean |ŷ|, masked", _these("mask_value"))
 SPREAD = Panel("Spread", "E ŷ² / E x², masked", _these("spread"))
 ON_OMEGA = Panel(

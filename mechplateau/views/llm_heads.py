@@ -25,7 +25,7 @@ def plot_heads(heads: pd.DataFrame, series: pd.DataFrame) -> PaperFigure:
     """Draw each head's share of attention on each set over the steps, a line a head, colored by its layer.
 
     Args:
-        heads: step, layer, head, set, mass.
+        heads: step, layer, head, set, mass; without rows, only collapse and repetition are drawn.
         series: the table of the series, for collapse and repetition, and for which checkpoints are doubtful: they are
             on no line.
 
@@ -48,13 +48,15 @@ def plot_heads(heads: pd.DataFrame, series: pd.DataFrame) -> PaperFigure:
                 draw_curve(ax, rows, column, COLORS["cos" if column == "cos_final" else column], label)
         ax.set_title("Collapse and repetition")
         ax.set_ylim(-0.04, 1.04)
-        ax.legend(loc="upper right")
+        if ax.lines:
+            ax.legend(loc="upper right")
         for place, name in enumerate(names, start=1):
             ax = figure.add_subplot(grid[place // 2, place % 2])
             _draw_heads(ax, heads[heads["set"] == name], rows)
             ax.set_title(TITLES.get(str(name), str(name).replace("$", r"\$")))
             ax.set_ylabel("share of attention")
-        _key_of_layers(ax, int(heads["layer"].max()))
+        if names:
+            _key_of_layers(ax, int(heads["layer"].max()))
     return figure
 
 

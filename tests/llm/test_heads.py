@@ -100,3 +100,13 @@ def test_doubtful_checkpoints_are_on_no_line():
     assert [0.1] in lines
     assert [0.3, 0.4, 0.5] in lines
     assert all(0.9 not in line for line in lines)
+
+
+def test_without_heads_collapse_and_repetition_are_drawn(tmp_path: Path):
+    series = pd.DataFrame(
+        {"step": pd.array([0, 1], dtype="Int64"), "verdict": "ok", "doubtful": False, "joined": True}
+    )
+    for cos, drawn in ((0.5, 1), (float("nan"), 0)):
+        figure = plot_heads(of_one_head([])[:0], series.assign(cos_final=cos, repetition=float("nan")))
+        (ax,) = figure.axes
+        assert (ax.get_title(loc="left"), bool(ax.lines)) == ("Collapse and repetition", bool(drawn))

@@ -237,8 +237,10 @@ def test_a_call_in_any_layout_gives_the_same_bits(operation):
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_an_empty_batch(operation):
     q = torch.zeros(0, 70, 2, 4, requires_grad=True)
-    out = OPERATIONS[operation](q, q, q, metric_sets=[mk.First(1)], row_statistics=True)
-    assert [list(x.shape) for x in out] == [[0, 70, 2, 4], [0, 2, 70], [0, 2, 1, 70], *[[0, 2, 70]] * 3]
+    codes = torch.zeros(0, 70, dtype=torch.long)
+    sets = [mk.Offsets(1, 1), mk.First(1), mk.Codes(codes, codes), mk.Listed(codes[..., None])]
+    out = OPERATIONS[operation](q, q, q, metric_sets=sets, row_statistics=True)
+    assert [list(x.shape) for x in out] == [[0, 70, 2, 4], [0, 2, 70], [0, 2, 4, 70], *[[0, 2, 70]] * 3]
     out.output.sum().backward()
 
 

@@ -4,12 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 import mechplateau_kernels as mk
 from mechplateau_kernels import _dispatch
+from mechplateau_kernels.attention.choose import TABLE
 
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
 H = torch.ones(2, 3, 4)
@@ -112,6 +114,9 @@ def test_the_table_of_algorithms_is_explained():
     if not torch.cuda.is_available():
         assert lines[7].startswith("on cpu: torch (the tensors are on the CPU")
         assert lines[8:] == ["linear_attention has run: map", "softmax_attention has run: lse"]
+    readme = (Path(__file__).parents[2] / "kernels" / "README.md").read_text()
+    for name, (backend, positions, _) in TABLE.items():
+        assert f"| `{name}` | {backend} | {positions} | " in readme
 
 
 @pytest.mark.parametrize(

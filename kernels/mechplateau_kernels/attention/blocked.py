@@ -8,7 +8,8 @@ For each block of queries, against the keys that causality and the allowed set l
     row_mass = Σ_j |A_ij|,  set_mass = Σ_{j in set} |A_ij|
     largest = max_j |A_ij|,  entropy = -Σ_j p_ij log p_ij with p_ij = |A_ij| / row_mass_i
 
-Linear attention over many keys makes A V of the block's own keys alone, and keeps a running sum of kᵀv of those before.
+Linear attention over many keys makes A V of the block's own keys alone, and keeps a running sum of kᵀv of those before,
+where such products stay within the range of their numbers.
 The backward pass makes each block again from q, k and v. With G = gradient of a mass or the entropy:
 
     dA = dO Vᵀ + sign(A) G,  dP = dA (· c),  dS = P (dP - Σ_j P dP) for softmax, dP for linear
@@ -126,31 +127,38 @@ class _Map:
 
 
 class _Masses:
-    """Sums over the metric sets. Those that list their keys are gathered together, where they are few over all blocks:
-    on several threads many small operations would cost more than what they compute."""
+    """Sums over the metric sets. Those that list their keys are gathered together, and where they are few over all
+    blocks, summed at the end: on several threads many small operations would cost more than what they compute."""
 
     def __init__(self, attention: _Map, total: Tensor) -> None:
-        pos, device = attention.where.pos, attention.where.device
         self.where, self.sets, self.total = attention.where, attention.sets.metric, total
         self.causal = attention.kind.causal
+        batch, heads, pos, _ = attention.q.shape
         self.places: dict[int, slice] = {}
-        self.weights: Tensor | None = None
-        listed = {s: x for s, one in enumerate(self.sets) if (x := one.lists(0, pos, device)) is not None}
-        if not listed:
-            return
-        samples, end = max(x.shape[0] for x in listed.values()), 0
-        for s, x in listed.items():
-            self.places[s] = slice(end, end + x.shape[2])
-            end += x.shape[2]
-        self.keys = torch.cat([x.expand(samples, -1, -1) for x in listed.values()], dim=2)
-        # Where one block holds all queries, it holds all keys.
-        several = self.causal and pos > ROWS
-        last = torch.arange(pos, device=device)[:, None] if several else pos - 1
-        self.outside = (self.keys < 0) | (self.keys > last)
-        self.keys.masked_fill_(self.outside, 0)
-        batch, heads, _, _ = attention.q.shape
+        """Of each set that lists its keys: where its lists lie beside the others'."""
+        end = 0
+        for s, chosen in enumerate(self.sets):
+            first = chosen.lists(0, 1, self.where.device) if batch else None
+            if first is not None:
+                self.places[s] = slice(end, end + first.shape[2])
+                end += first.shape[2]
         whole = attention.sets.allowed is None and batch * heads * pos * end <= WHOLE
-        self.weights = total.new_empty(batch, heads, pos, end) if whole else None
+        self.weights = total.new_empty(batch, heads, pos, end) if whole and self.places else None
+        """Of all queries on their listed keys; None: each block's own are summed at once."""
+        self.held: tuple[int, slice] | None = None
+        if self.weights is not None:
+            self.keys, self.outside = self._lists(0, pos, slice(0, batch))
+
+    def _lists(self, start: int, end: int, samples: slice) -> tuple[Tensor, Tensor]:
+        """The listed keys of some queries, all sets side by side, `[1 or sample, query, K]`, and where there is none,
+        or one that causality hides: there the key is 0."""
+        found = [self.sets[s].lists(start, end, self.where.device) for s in self.places]
+        own = [x if len(x) == 1 else x[samples] for x in found if x is not None]
+        keys = torch.cat([x.expand(max(map(len, own)), -1, -1) for x in own], dim=2)
+        pos = self.where.pos
+        last = torch.arange(start, end, device=keys.device)[:, None] if self.causal else pos - 1
+        outside = (keys < 0) | (keys > last)
+        return keys.masked_fill_(outside, 0), outside
 
     def add(self, size: Tensor, block: Block) -> None:
         """Σ_{j in set} of the sizes `[sample, head, query, key]` of a block."""
@@ -170,15 +178,18 @@ class _Masses:
     def _gathered(self, size: Tensor, block: Block) -> Tensor | None:
         """Of each query its listed keys, 0 for those that are not there; None where `finish` sums them."""
         queries = slice(block.start, block.end)
-        keys = of_samples(self.keys[:, queries], block).expand(*size.shape[:3], -1)
         if self.weights is not None:
+            # No allowed set: the block begins at key 0.
+            keys = of_samples(self.keys[:, queries], block).expand(*size.shape[:3], -1)
             torch.gather(size, 3, keys, out=self.weights[block.samples, block.heads, queries])
             return None
-        outside = of_samples(self.outside[:, queries], block)
-        if block.left > 0 or not self.causal:
-            elsewhere = (keys < block.left) | (keys >= block.right)
-            keys, outside = (keys - block.left).masked_fill_(elsewhere, 0), outside | elsewhere
-        return size.gather(3, keys).masked_fill_(outside, 0.0)
+        if self.held != (block.start, block.samples):  # the same for all heads
+            self.held = block.start, block.samples
+            keys, outside = self._lists(block.start, block.end, block.samples)
+            self.outside = outside | (keys < block.left) | (keys >= block.right)
+            self.keys = (keys - block.left).masked_fill_(self.outside, 0)
+        keys = self.keys[:, None].expand(*size.shape[:3], -1)
+        return size.gather(3, keys).masked_fill_(self.outside[:, None], 0.0)
 
     def finish(self) -> None:
         """After the last block."""
@@ -210,7 +221,8 @@ class _Before:
         kind, sets, d_v = attention.kind, attention.sets, values.shape[3]
         plain = not (kind.softmax or attention.has_factor or sets.allowed is not None)
         self.sums: Tensor | None = None
-        if plain and kind.causal and pos > SUMS_FROM * max(d_head, d_v):
+        long = plain and kind.causal and pos > SUMS_FROM * max(d_head, d_v)
+        if long and _fit(attention.k, values):
             self.sums = values.new_zeros(batch, heads, d_head, d_v)
 
     def output(self, weights: Tensor, block: Block) -> Tensor:
@@ -222,10 +234,20 @@ class _Before:
             rows_of(x, block, block.start, block.end)
             for x in (self.attention.q, self.attention.k, self.values)
         )
-        sums = rows_of(self.sums, block, 0, q.shape[2])
+        # `view` and no other: what is added must reach the sums.
+        sums = self.sums[block.samples, block.heads].view(-1, q.shape[2], v.shape[2])
         output = torch.bmm(own, v).baddbmm_(q, sums)
         sums.baddbmm_(k.transpose(1, 2), v)
         return output
+
+
+def _fit(k: Tensor, v: Tensor) -> bool:
+    """Whether sums of kᵀv stay within the range of their numbers, where q·k first might: not with an infinity or a
+    NaN. On the CPU alone: elsewhere the question would wait for the device."""
+    if k.device.type != "cpu" or k.numel() == 0:
+        return False
+    largest, limits = k.abs().max().item() * v.abs().max().item(), torch.finfo(k.dtype)
+    return limits.tiny / limits.eps**2 < largest < limits.max / k.shape[2]
 
 
 def forward(

@@ -339,7 +339,7 @@ def as_set(chosen: PositionSet | Tensor) -> PositionSet:
 def _with_lists(coded: PositionSet) -> PositionSet:
     """With the keys listed as well, where no query has many: they are then gathered instead of looked for."""
     query, key = coded.query_codes, coded.key_codes
-    if query is None or key is None or query.device.type == "meta" or query.shape[1] == 0:
+    if query is None or key is None or query.device.type == "meta" or 0 in (*query.shape, *key.shape):
         return coded
     batch = max(query.shape[0], key.shape[0])
     in_order, position = key.expand(batch, -1).sort(dim=1, stable=True)

@@ -35,7 +35,9 @@ def require_tokens(
     """
     if not isinstance(tokens, Tensor) or tokens.dtype not in _INTEGERS:
         given = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise UserError(f"{name}: expected a tensor of integers, got {given}; use torch.tensor(tokens)")
+        numbers = isinstance(tokens, list | tuple) or type(tokens).__module__ == "numpy"
+        advice = "use torch.tensor(tokens)" if numbers else "a model that reads real values has no tokens"
+        raise UserError(f"{name}: expected a tensor of integers, got {given}; {advice}")
     if tokens.dim() != 2 or tokens.shape[0] < 1 or tokens.shape[1] < shortest:
         raise UserError(
             f"{name}: expected [batch, seq] with at least {shortest} token{'s' * (shortest > 1)} each, got "

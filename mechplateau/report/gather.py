@@ -89,7 +89,8 @@ def _unfinished(run: Run) -> tuple[str, ...]:
     if run.finished or not run.status:
         return ()
     why = f": {state_of(run)}" if run.failure is None else f", ended by an error: {run.failure}"
-    return (f"Not finished, at step {run.reached} of {steps}{why}. Rerun the command to resume.",)
+    resume = "" if run.status == "running" and run.at_work else " Rerun the command to resume."
+    return (f"Not finished, at step {run.reached} of {steps}{why}.{resume}",)
 
 
 def _plateau_view(plateau: Plateau, run: Run) -> views.PlateauView:

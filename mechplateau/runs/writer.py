@@ -291,9 +291,11 @@ class RunWriter:
 
     def _fail(self, error: Exception) -> None:
         """Note the error that ended the session."""
-        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        told, kind = first_line(error), type(error).__name__
+        if not isinstance(error, UserError) and told != kind:
+            told = f"{kind}: {told}"
         step = self._rows[-1]["step"] if self._rows else 0
-        self._set_state("failed", step, error=(kind + first_line(error))[:LONGEST_ERROR])
+        self._set_state("failed", step, error=told[:LONGEST_ERROR])
 
     def _set_state(self, status: Status, step: int, **more: str) -> None:
         write_text(self.layout.state, _json({"status": status, "step": step, **more}))

@@ -1,8 +1,8 @@
 """A text's vocabulary and tokens, kept in the user's cache, since making them of megabytes takes many seconds.
 
-A file is named by the content of its text, the sizes of the vocabularies and the version of `tokenizers`, and carries a
-hash of what it holds. One that is damaged is made again. It lies where Hugging Face's libraries keep such files
-(`HF_ASSETS_CACHE`, or below `HF_HOME`), and can be deleted at any time.
+A file is named by the content of its text, the sizes of the vocabularies, the version of `tokenizers` and `MADE`, and
+carries a hash of what it holds. One that is damaged, or is another program's, is made again. It lies where Hugging
+Face's libraries keep such files (`HF_ASSETS_CACHE`, or below `HF_HOME`), and can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mechplateau.errors import CheckpointError
 from mechplateau.files import open_safetensors, write_whole
 
 if TYPE_CHECKING:
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
 
 LEAST, MOST = 1_000_000, 100_000_000
 """Characters of a text that is kept: a shorter one is made in a moment, a longer one would fill the cache."""
+
+MADE = 1
+"""Raise it with each change of what is made of a text, so that no file from before is read."""
 
 logger = logging.getLogger("mechplateau")
 
@@ -64,7 +66,7 @@ def _path(content: str, sizes: tuple[int, int]) -> Path | None:
         folder = cached_assets_path(
             "mechplateau",
             namespace="corpora",
-            subfolder=tokenizers.__version__,
+            subfolder=f"{tokenizers.__version__}-{MADE}",
             assets_dir=constants.HF_ASSETS_CACHE,
         )
     except (OSError, RuntimeError, ValueError) as error:  # ValueError: a file is where the folder should
@@ -77,17 +79,18 @@ def _read(path: Path) -> Made | None:
     """None where it is not there, or is not what was written."""
     from tokenizers import Tokenizer
 
-    if not path.is_file():
-        return None
     try:
+        if not path.is_file():
+            return None
         with open_safetensors(path) as (file, texts):
             parts = {name: file.get_tensor(name) for name in ("train", "test")}
-    except CheckpointError:
+        wide = texts.get("wide", "")
+        if texts.get("sha256") != _hash(path.name, wide, parts["train"], parts["test"]):
+            return None
+        return Made(Tokenizer.from_str(wide), parts["train"].long(), parts["test"].long())
+    except Exception as error:  # of another program's file, NumPy and tokenizers raise many kinds
+        logger.debug("%s: made again (%s)", path, error)
         return None
-    wide = texts.get("wide", "")
-    if texts.get("sha256") != _hash(path.name, wide, parts["train"], parts["test"]):
-        return None
-    return Made(Tokenizer.from_str(wide), parts["train"].long(), parts["test"].long())
 
 
 def _write(path: Path, made: Made) -> None:
@@ -98,6 +101,9 @@ def _write(path: Path, made: Made) -> None:
     parts = {"train": made.train.to(torch.int32), "test": made.test.to(torch.int32)}
     texts = {"wide": wide, "sha256": _hash(path.name, wide, parts["train"], parts["test"])}
     try:
+        # `write_whole` would write to what a link leads to, and wait for the reader of a pipe.
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            return
         write_whole(path, lambda temporary: save_file(parts, str(temporary), metadata=texts))
     except Exception as error:  # safetensors has errors of its own beside the system's
         logger.debug("%s: not kept (%s)", path, error)
@@ -111,4 +117,4 @@ def _hash(name: str, wide: str, train: Tensor, test: Tensor) -> str:
     return digest.hexdigest()
 
 
-__all__ = ["LEAST", "MOST", "Made", "kept_or_made"]
+__all__ = ["LEAST", "MADE", "MOST", "Made", "kept_or_made"]

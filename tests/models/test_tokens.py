@@ -36,10 +36,16 @@ def test_sequences_longer_than_the_model_sees(model, tokens):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda tokens: tokens.float(), r"expected a tensor of integers, got torch\.float32"),
+        (
+            lambda tokens: tokens.float(),
+            r"integers, got torch\.float32; a model that reads real values has no tokens",
+        ),
         (lambda tokens: tokens[0], r"expected \[batch, seq\] with at least 1 token each, got \[8\]"),
         (lambda tokens: tokens[:, :0], r"with at least 1 token each, got \[\d+, 0\]"),
-        (lambda tokens: tokens.tolist(), "expected a tensor of integers, got list"),
+        (
+            lambda tokens: tokens.tolist(),
+            r"expected a tensor of integers, got list; use torch\.tensor\(tokens\)",
+        ),
     ],
 )
 def test_what_is_no_batch_of_tokens(model, tokens, change, message):

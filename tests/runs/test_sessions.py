@@ -9,6 +9,7 @@ import pytest
 
 import mechplateau
 from mechplateau.report import run_view
+from mechplateau.report.gather import _unfinished
 from mechplateau.report.overview import state_of
 from mechplateau.runs import (
     RunWriter,
@@ -106,5 +107,7 @@ def test_a_run_that_nobody_trains_is_not_said_to_be_running(tmp_path):
         writer.begin({"threads": 1})
         run = load_run(writer.layout.root)
         assert (run.at_work, state_of(run)) == (True, "running")
+        assert _unfinished(run) == ("Not finished, at step 0 of 6: running.",)
     assert (run.status, run.at_work) == ("running", False)
     assert state_of(run) == "killed, or running elsewhere"
+    assert _unfinished(run)[0].endswith("elsewhere. Rerun the command to resume.")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from mechplateau.tasks import corpus as c
 from mechplateau.tasks import kept_corpus
@@ -49,13 +50,53 @@ def test_a_damaged_file_is_made_again(cache, monkeypatch, place):
     first = made()
     (file,) = cache.rglob("*.safetensors")
     whole = bytearray(file.read_bytes())
-    good = bytes(whole)
     whole[place] ^= 1
     file.write_bytes(bytes(whole))
     assert torch.equal(made().train, first.train)
-    assert file.read_bytes() == good
     monkeypatch.setattr(c, "train_bpe", no_training)
     assert torch.equal(made().test, first.test)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int32], ids=str)
+def test_another_programs_file_is_made_again(cache, monkeypatch, dtype):
+    first = made()
+    (file,) = cache.rglob("*.safetensors")
+    one = torch.ones(3, dtype=dtype)
+    # The second has the hash of what it holds, but no vocabulary.
+    texts = {"sha256": kept_corpus._hash(file.name, "", one, one)} if dtype == torch.int32 else {"wide": "x"}
+    save_file({"train": one, "test": one.clone()}, file, metadata=texts)
+    assert torch.equal(made().train, first.train)
+    monkeypatch.setattr(c, "train_bpe", no_training)
+    assert torch.equal(made().test, first.test)
+
+
+def test_a_file_that_may_not_be_looked_at_is_made_again(cache, monkeypatch):
+    first = made()
+
+    def refused(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(kept_corpus.Path, "is_file", refused)
+    assert torch.equal(made().train, first.train)
+
+
+def test_a_link_in_the_cache_does_not_lead_to_a_file_that_is_written(cache, tmp_path):
+    first = made()
+    (file,) = cache.rglob("*.safetensors")
+    other = tmp_path / "diary.txt"
+    other.write_text("mine")
+    file.unlink()
+    file.symlink_to(other)
+    assert torch.equal(made().train, first.train)
+    assert other.read_text() == "mine"
+
+
+def test_what_another_version_made_is_not_read(cache, monkeypatch):
+    made()
+    monkeypatch.setattr(c, "train_bpe", no_training)
+    monkeypatch.setattr(kept_corpus, "MADE", kept_corpus.MADE + 1)
+    with pytest.raises(AssertionError, match="made again"):
+        made()
 
 
 def test_without_a_cache_it_is_made_each_time(cache, monkeypatch):

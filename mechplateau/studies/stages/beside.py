@@ -68,7 +68,7 @@ def beside_released(material: Material) -> PaperFigure:
             ax.margins(x=0.02)
     if table["released_ridge_gap"].isna().all():
         for ax in axes[2:]:
-            ax.text(0.5, 0.6, "no released model\nhas these seeds", ha="center", transform=ax.transAxes)
+            ax.text(0.5, 0.6, "these seeds have\nno released model", ha="center", transform=ax.transAxes)
     legend_below(sheet, axes[:1], columns=3)
     (name,) = material.runs
     words = {

@@ -167,6 +167,8 @@ def _check_address(address: str, named: str) -> None:
         raise UserError(f"{named} {address}: expected HOST:PORT, as `ray start` prints it, or auto")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "").lower() in ("1", "true"):
+                return  # its greeting is encrypted
             connection.sendall(_GREETING)
             answer = connection.recv(len(_SETTINGS))
     except (OSError, OverflowError) as error:

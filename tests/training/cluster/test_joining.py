@@ -71,6 +71,14 @@ def test_another_service_at_the_address(monkeypatch, answer, said):
             serving.join()
 
 
+def test_a_cluster_with_tls_is_not_refused_for_its_greeting(monkeypatch):
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        joining._check_address(f"127.0.0.1:{server.getsockname()[1]}", "--address")
+    with pytest.raises(UserError, match="no Ray cluster answers"):
+        joining._check_address("127.0.0.1:1", "--address")
+
+
 def test_an_address_of_the_environment_is_named_as_such(monkeypatch):
     monkeypatch.setattr(
         joining, "ray_module", lambda: types.SimpleNamespace(is_initialized=lambda: False, shutdown=None)

@@ -212,16 +212,21 @@ class Run:
     @cached_property
     def phases(self) -> Phases:
         """The plateau and the checkpoints before, during and after it."""
-        if self.metrics.empty:
-            raise RunError(f"{self.path}: nothing was measured yet; let the run train further")
+        signs = self.signs
         kept = self._cadence.kept
         # A checkpoint that only an earlier stop added would make them others than in a run that was never stopped.
         steps = [step for step in self.steps if step in kept or step == self.steps[-1]]
-        return find_phases(self.signs, steps, self.missing)
+        return find_phases(signs, steps, self.missing)
 
     @cached_property
     def signs(self) -> Signs:
-        """Every number that is read off the table: plateau, peaks, partial solution and the like."""
+        """Every number that is read off the table: plateau, peaks, partial solution and the like.
+
+        Raises:
+            RunError: the table has no row yet.
+        """
+        if self.metrics.empty:
+            raise RunError(f"{self.path}: nothing was measured yet; let the run train further")
         return Signs(self.metrics, self.task, running=self._goes_on)
 
     @property

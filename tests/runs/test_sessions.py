@@ -8,6 +8,7 @@ import signal
 import pytest
 
 import mechplateau
+from mechplateau.cli.console import print_run
 from mechplateau.report import run_view
 from mechplateau.report.gather import _unfinished
 from mechplateau.report.overview import state_of
@@ -102,12 +103,14 @@ def test_a_run_that_an_error_ended_says_so_until_it_is_resumed(tmp_path, finishe
     assert resumed.metrics.equals(load_run(finished_once).metrics)
 
 
-def test_a_run_that_nobody_trains_is_not_said_to_be_running(tmp_path):
+def test_a_run_that_nobody_trains_is_not_said_to_be_running(tmp_path, capsys):
     with RunWriter(CONFIG, tmp_path) as writer:
         writer.begin({"threads": 1})
         run = load_run(writer.layout.root)
         assert (run.at_work, state_of(run)) == (True, "running")
         assert _unfinished(run) == ("Not finished, at step 0 of 6: running.",)
+        print_run(run)
+        assert "nothing was measured yet" in " ".join(capsys.readouterr().out.split())
     assert (run.status, run.at_work) == ("running", False)
     assert state_of(run) == "killed, or running elsewhere"
     assert _unfinished(run)[0].endswith("elsewhere. Rerun the command to resume.")

@@ -83,7 +83,9 @@ def test_the_readme_in_a_package_links_to_nothing_that_is_not_there():
     assert len(relative) > 15
     assert all((ROOT / target).is_file() for target in relative)
     command = (sys.executable, "-m", "hatch_fancy_pypi_readme")
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, encoding="utf-8").stdout
+    told = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True, encoding="utf-8"
+    ).stdout
     assert TARGETS.findall(told) == [target for target in TARGETS.findall(readme) if "://" in target]
     assert "![" not in told
     assert "are in the project's repository" in told

@@ -172,9 +172,8 @@ def page(curves):
 
 def shown_by_command(view, monkeypatch, capsys):
     """What `mechplateau show` prints of a run."""
-    run = SimpleNamespace(
-        name="mws", status="finished", steps=(), missing=(), path="runs/mws", reached=400, stopped_at=None
-    )
+    told = {"name": "mws", "path": "runs/mws", "status": "finished", "failure": None, "stopped_at": None}
+    run = SimpleNamespace(steps=(), missing=(), reached=400, **told)
     monkeypatch.setattr(console, "run_view", lambda *_, **__: view)
     console.print_run(run)
     return capsys.readouterr().out

@@ -167,6 +167,9 @@ def test_the_runs_on_record_bear_out_the_claims_about_them():
     assert len(outcomes["prefix-B"].values) == 5
     told = {id: outcome.verdict for id, outcome in outcomes.items() if outcome.verdict != "holds"}
     assert told.pop("attention-first") == "fails"  # prefix matching and the gain rise together
+    assert (
+        told.pop("lr-norm-40292") == "fails so far"
+    )  # after index 31,000 the norm grows faster than the released one
     # Learning coefficients are sampled after a run is on record; until then they are undefined.
     sampled = {id: verdict for id, verdict in told.items() if "-llc-" not in id or verdict != "undefined"}
     assert set(sampled.values()) <= {"holds so far"}
@@ -179,6 +182,9 @@ def test_the_page_of_stages_says_what_is_on_record():
     for step in (5050, 7192, 12221):
         assert max(run[f"ridge_gap_off_{step}"] for run in regression) < 0.04
         assert max(run[f"weight_norm_off_{step}"] for run in regression) < 0.021
+    (later,) = summaries["lr-40292"]
+    assert round(later["ridge_gap_off_40292"], 3) == 0.006
+    assert (round(later["weight_norm_40292"], 2), round(later["weight_norm_off_40292"], 2)) == (32.12, 0.25)
     (one,) = (run for run in regression if run["seed"] == 1)
     assert one["llc_off"] < 1.5
     assert one["llc_over_trivial"] > 0

@@ -90,3 +90,16 @@ def test_runs_beside_each_other_have_maps_outputs_and_a_legend_in_the_chart(
     assert scales[2] == scales[3]  # the loss, on one scale for both runs
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     opened.check_quiet()
+
+
+def test_a_long_setting_stays_on_the_printed_page(
+    make_view: MakeView, open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A table wider than the paper has the browser shrink all that is printed."""
+    first = told(make_view())
+    others = [replace(first, config_yaml=f"{first.config_yaml}\nnote: {letter * 300}\n") for letter in "abc"]
+    opened = open_page(save_report(others, tmp_path / "long.html"), viewport={"width": 700, "height": 900})
+    opened.page.emulate_media(media="print")
+    opened.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert opened.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    opened.check_quiet()

@@ -1,5 +1,5 @@
 // Curves over the steps, and pictures of output position × step.
-const panelPaper = [208, 188], widePaper = [314, 195];
+const panelPaper = [208, 188], widePaper = [314, 222];
 const dashes = ["solid", "dash", "dot", "dashdot"];
 
 function plateauShapes(plateau) {

@@ -89,7 +89,8 @@ def test_forward(benchmark, kind, pos):
 
     with torch.no_grad():
         out, (output, mass) = ours(), theirs()
-        torch.testing.assert_close(out.output, output, rtol=1e-4, atol=1e-4)
+        # As in `test_chunks`: of the size of the largest outputs. At 8,192 positions ours is the nearer one to float64.
+        torch.testing.assert_close(out.output, output, rtol=1e-4, atol=1e-5 * float(output.abs().max()))
         torch.testing.assert_close(out.set_mass, mass, rtol=1e-4, atol=1e-4)
         rounds = {512: 20, 2048: 7, 8192: 3}[pos]
         wanted = 3 if pos >= 2048 else 1

@@ -66,7 +66,7 @@ def made(series, tmp_path_factory, address):
                 env={**os.environ, "COLUMNS": "120", **named},
                 capture_output=True,
                 text=True,
-                timeout=600,
+                timeout=1500,
             )
             assert done.returncode == 0, (done.stdout, done.stderr)
             assert "lost" not in done.stderr

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
 
 import pandas as pd
 from rich.console import Console, Group
@@ -21,10 +23,10 @@ from rich.progress import (
 
 from mechplateau.cli.tables import lines_of, print_table, shown_runs
 from mechplateau.config import RunConfig
-from mechplateau.errors import RunError, counted
-from mechplateau.report import run_view
+from mechplateau.errors import RunError, UserError, counted
+from mechplateau.report import run_view, save_report
 from mechplateau.report.overview import overview, state_of
-from mechplateau.runs import Run
+from mechplateau.runs import Run, load_run
 from mechplateau.signs import COLLAPSE, NO_PLATEAU, Signs, collapse_columns
 from mechplateau.training.loop import Row
 from mechplateau.training.sweep import SweepResult
@@ -35,6 +37,8 @@ PLAIN_INTERVAL = 30.0
 """Seconds between lines where the output is a file or a pipe."""
 CHOSEN_AGAIN = 1.0
 """Seconds after which a live display chooses again which columns to show for the run."""
+MOST_COMPARED = 16
+"""Runs on one page of comparison: with more, colors can no longer be distinguished."""
 
 
 @contextmanager
@@ -204,6 +208,21 @@ def sweep_progress(configs: Sequence[RunConfig]) -> Iterator[Callable[[SweepResu
 def print_results(runs: Sequence[Run]) -> None:
     """What came out of a sweep: a row a run, with the settings that differ."""
     print_table(shown_runs(overview(runs)), Console(), wraps=("what differs",))
+
+
+def print_sweep(paths: Sequence[Path], failed: Collection[Path], runs_dir: Path) -> None:
+    """The table of a sweep's runs, and a page that compares those that did not fail."""
+    shown = []
+    for path in paths:
+        with suppress(UserError):  # a failed run may have left nothing that can be opened
+            shown.append(load_run(path))
+    if shown:
+        print_results(shown)
+    runs = [run for run in shown if run.path not in failed]
+    if not 2 <= len(runs) <= MOST_COMPARED:
+        return
+    name = sha256(" ".join(sorted(run.name for run in runs)).encode()).hexdigest()[:8]
+    print(f"Comparison: {save_report(runs, runs_dir / f'comparison-{name}.html')}")
 
 
 def _number(value: float | int | None) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -205,7 +203,7 @@ def sweep(
     retries: Retries = None,
 ) -> None:
     """Run every combination of settings and seeds; finished runs are skipped, failed ones do not stop the others."""
-    from mechplateau.cli.console import sweep_progress
+    from mechplateau.cli.console import print_sweep, sweep_progress
     from mechplateau.training.sweep import expand
     from mechplateau.training.sweep import sweep as run_sweep
 
@@ -230,34 +228,9 @@ def sweep(
             on_result=on_result,
         )
     failed = {result.path for result in results if result.outcome == "failed"}
-    _print_sweep([result.path for result in results], failed, runs_dir)
+    print_sweep([result.path for result in results], failed, runs_dir)
     if failed:
         raise typer.Exit(1)
-
-
-MOST_COMPARED = 16
-"""Runs on one page of comparison: with more, colors can no longer be distinguished."""
-
-
-def _print_sweep(paths: Sequence[Path], failed: Collection[Path], runs_dir: Path) -> None:
-    """The table of a sweep's runs, and a page that compares those that did not fail."""
-    from hashlib import sha256
-
-    from mechplateau.cli.console import print_results
-    from mechplateau.report import save_report
-    from mechplateau.runs import load_run
-
-    shown = []
-    for path in paths:
-        with suppress(UserError):  # a failed run may have left nothing that can be opened
-            shown.append(load_run(path))
-    if shown:
-        print_results(shown)
-    runs = [run for run in shown if run.path not in failed]
-    if not 2 <= len(runs) <= MOST_COMPARED:
-        return
-    name = sha256(" ".join(sorted(run.name for run in runs)).encode()).hexdigest()[:8]
-    print(f"Comparison: {save_report(runs, runs_dir / f'comparison-{name}.html')}")
 
 
 def demo(runs_dir: RunsDir = Path("runs"), device: Device = "cpu", threads: Threads = None) -> None:

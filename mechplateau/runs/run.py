@@ -373,30 +373,6 @@ def is_or_says_finished(folder: Path) -> bool:
         return says_so
 
 
-def list_runs(runs_dir: str | Path) -> list[Run]:
-    """The runs in a folder, by name; see `unreadable_runs` for those that cannot be opened."""
-    return [run for run in _opened(runs_dir).values() if isinstance(run, Run)]
-
-
-def unreadable_runs(runs_dir: str | Path) -> dict[str, str]:
-    """Names of the run folders that cannot be opened, each with the reason (an unregistered task, say)."""
-    return {
-        name: str(problem) for name, problem in _opened(runs_dir).items() if isinstance(problem, UserError)
-    }
-
-
-def _opened(runs_dir: str | Path) -> dict[str, Run | UserError]:
-    root = local_path(runs_dir)
-    opened: dict[str, Run | UserError] = {}
-    for path in sorted(root.iterdir()) if root.is_dir() else []:
-        try:
-            if Run.exists(path):
-                opened[path.name] = Run(path)
-        except UserError as problem:
-            opened[path.name] = problem
-    return opened
-
-
 def load_checkpoint(path: str | Path, *, device: str = "cpu") -> HookedGPT:
     """The HookedTransformer of one checkpoint file: it describes itself.
 

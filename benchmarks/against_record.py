@@ -14,14 +14,21 @@ import pandas as pd
 from mechplateau.studies import study_named
 from mechplateau.studies.results import KEY, found_in, on_record
 
-NUMBERS = (
+PLATEAU_NUMBERS = (
     "onset", "drop", "solved_at", "partial_at", "plateau_level", "cos_peak", "cos_peak_at", "repetition_peak",
     "entropy_low", "alpha_peak", "apm_start", "apm_half", "apm_end", "loss_end", "accuracy_end",
 )  # fmt: skip
 """Of `mechplateau.studies.plateau.summary`, whose docstring defines them."""
 
 
-def side_by_side(record: pd.DataFrame, found: pd.DataFrame) -> list[str]:
+def numbers_of(study: str, record: pd.DataFrame) -> list[str]:
+    """The numbers to compare: of another study than the plateau's, every column of its record that is one."""
+    if study == "plateau":
+        return list(PLATEAU_NUMBERS)
+    return [name for name in record.select_dtypes("number").columns if name not in KEY]
+
+
+def side_by_side(record: pd.DataFrame, found: pd.DataFrame, numbers: list[str]) -> list[str]:
     """Lines of a Markdown table: a line for each recipe, number and seed that is in both."""
     lines = [
         "| recipe | seed | number | on record | now | all seeds on record |",
@@ -30,7 +37,7 @@ def side_by_side(record: pd.DataFrame, found: pd.DataFrame) -> list[str]:
     both = record.merge(found, on=list(KEY), suffixes=("_then", "_now"))
     for row in both.to_dict("records"):
         seeds = record[(record["recipe"] == row["recipe"]) & (record["scale"] == row["scale"])]
-        for name in NUMBERS:
+        for name in numbers:
             then, now = row[f"{name}_then"], row[f"{name}_now"]
             span = f"{_shown(seeds[name].min())} to {_shown(seeds[name].max())}"
             lines.append(
@@ -45,17 +52,18 @@ def _shown(value: float | None) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--study", default="plateau")
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
     parser.add_argument("--scale", choices=["paper", "small"], default="paper")
     parser.add_argument("--recipe", help="this one alone")
     asked = parser.parse_args()
     if not asked.runs_dir.is_dir():
         parser.error(f"--runs-dir {asked.runs_dir}: no such folder")
-    plateau = study_named("plateau")
-    found = found_in(plateau, asked.runs_dir, asked.scale)
-    lines = side_by_side(
-        on_record(plateau), found if asked.recipe is None else found[found["recipe"] == asked.recipe]
-    )
+    study = study_named(asked.study)
+    found, record = found_in(study, asked.runs_dir, asked.scale), on_record(study)
+    if asked.recipe is not None:
+        found = found[found["recipe"] == asked.recipe]
+    lines = side_by_side(record, found, numbers_of(asked.study, record))
     if len(lines) == 2:
         parser.error(
             f"--runs-dir {asked.runs_dir}: no finished run that is on record at the {asked.scale} scale"

@@ -77,12 +77,12 @@ class _GeluLayers(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         x, w_in, b_in, w_out, kept = ctx.saved_tensors
-        if torch.is_grad_enabled() or _vmapped(grad):
+        if torch.is_grad_enabled() or vmapped(grad):
             return _differentiable_backward(grad, x, w_in, b_in, w_out)
         return _backward(grad, x, w_in, w_out, kept, ctx.needs_input_grad)
 
 
-def _vmapped(grad: Tensor) -> bool:
+def vmapped(grad: Tensor) -> bool:
     """Whether many gradients come at once, which the forward pass cannot know (`is_grads_batched`, `vmap`)."""
     functorch = torch._C._functorch
     return torch._C._are_functorch_transforms_active() or functorch.is_legacy_batchedtensor(grad)

@@ -34,6 +34,7 @@ from mechplateau.errors import UserError
 from mechplateau.models.attention import SoftmaxAttention
 from mechplateau.models.hooks import WatchedHooks
 from mechplateau.models.layers import FusedLayerNorm, OnceNormedBlock
+from mechplateau.models.regressor_block import BlockWeights, Rows, block_outputs
 from mechplateau.models.regressor_config import RegressorConfig
 from mechplateau.models.watching import observed
 
@@ -133,8 +134,8 @@ class Regressor(WatchedHooks):
             )  # a last y that nothing reads: rows of even length are much faster
         residual = inputs @ self.embed.W_E + self.pos_embed.W_pos[: inputs.shape[1]]
         for block in self.blocks[:-1]:
-            residual = _stepped(block, residual, residual)
-        residual = _stepped(self.blocks[-1], residual, residual[:, ::2])
+            residual = _stepped(block, residual, every=1)
+        residual = _stepped(self.blocks[-1], residual, every=2)
         read = self.unembed
         return _normed(self.ln_final, residual) @ read.W_U[:, 0] + read.b_U[0]
 
@@ -176,40 +177,14 @@ def _normed(norm: Any, x: Tensor) -> Tensor:
     return F.layer_norm(x, (x.shape[-1],), norm.w, norm.b, norm.eps)
 
 
-def _stepped(block: Any, x: Tensor, rows: Tensor) -> Tensor:
-    """The block's output at `rows`, which are all of its input or every other token from the first on."""
-    attention, mlp = block.attn, block.mlp
-    n_heads, _, d_head = attention.W_Q.shape
-    normed = _normed(block.ln1, x)
-    if rows is x:
-        projected = normed @ _beside(attention.W_Q, attention.W_K, attention.W_V)
-        q, k, v = (_by_head(part, n_heads) for part in projected.chunk(3, dim=-1))
-        mask = None
-    else:
-        q = _by_head(normed[:, ::2] @ _beside(attention.W_Q), n_heads)
-        k, v = (
-            _by_head(part, n_heads)
-            for part in (normed @ _beside(attention.W_K, attention.W_V)).chunk(2, dim=-1)
-        )
-        key = torch.arange(x.shape[1], device=x.device)
-        mask = torch.zeros(rows.shape[1], x.shape[1], dtype=x.dtype, device=x.device)
-        mask = mask.masked_fill(key > key[::2, None], -torch.inf)
-    z = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=mask is None, scale=1 / math.sqrt(d_head)
-    )
-    mid = rows + z.transpose(1, 2).flatten(2) @ attention.W_O.flatten(0, 1)
-    hidden = F.linear(_normed(block.ln2, mid), mlp.W_in.T, mlp.b_in).relu()
-    out = mid + F.linear(hidden, mlp.W_out.T, mlp.b_out)
-    return out if block.residual_gain == 1 else out.add(rows, alpha=block.residual_gain - 1)
-
-
-def _beside(*weights: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "d_model columns"]:
-    """All heads' columns beside each other, those of the first weight first."""
-    return torch.cat(weights).transpose(0, 1).flatten(1)
-
-
-def _by_head(x: Tensor, n_heads: int) -> Tensor:
-    return x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+def _stepped(block: Any, x: Tensor, every: int) -> Tensor:
+    """The block's output at every `every`-th token, from the first on."""
+    attention, mlp, ln1, ln2 = block.attn, block.mlp, block.ln1, block.ln2
+    weights = BlockWeights(
+        w_ln1=ln1.w, b_ln1=ln1.b, w_q=attention.W_Q, w_k=attention.W_K, w_v=attention.W_V, w_o=attention.W_O,
+        w_ln2=ln2.w, b_ln2=ln2.b, w_in=mlp.W_in, b_in=mlp.b_in, w_out=mlp.W_out, b_out=mlp.b_out,
+    )  # fmt: skip
+    return block_outputs(x, weights, Rows(every, block.residual_gain, ln1.eps))
 
 
 @torch.no_grad()

@@ -185,10 +185,10 @@ def test_the_page_of_stages_says_what_is_on_record():
     (later,) = summaries["lr-40292"]
     assert round(later["ridge_gap_off_40292"], 3) == 0.006
     assert (round(later["weight_norm_40292"], 2), round(later["weight_norm_off_40292"], 2)) == (32.12, 0.25)
-    (one,) = (run for run in regression if run["seed"] == 1)
-    assert one["llc_off"] < 1.5
-    assert one["llc_over_trivial"] > 0
-    assert abs(one["llc_slope"] - 1) < 0.01
+    for run in (*regression, later):
+        assert run["llc_off"] < 2.8
+        assert run["llc_over_trivial"] > 0
+    assert max(abs(run["llc_slope"] - 1) for run in regression) < 0.01
     assert max(run["bigram_at"] for run in summaries["lm-bigram"]) <= 440
     assert max(run["prefix_B"] for run in summaries["lm-bigram"]) < 0.05
     induction = summaries["lm-induction"]

@@ -130,6 +130,9 @@ CLAIMS = (
                "matching is half-way before the repeat gain is", figure="plateau-signs", low=1,
                changes=(Change(after=5, was="at least 0, and the words 'no later than'",
                                because="what is half-way at the same step is not ahead"),)),
+    _claim("attention-first-fine", "attention-lead", "lm-induction-fine", "prefix_lead",
+           "Measured every 10 steps, prefix matching is half-way at least one measured step before the repeat gain is",
+           low=10),
     _induction("collapse", "cos_drop", "Hidden states are more alike before the transition than after it, as on a "
                "plateau", figure="plateau-signs", low=0.1),
     _induction("repetition", "repetition_drop", "Predictions repeat themselves more before the transition than after "

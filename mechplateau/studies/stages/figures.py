@@ -1,4 +1,4 @@
-"""The study's figures, by the paper's numbers; `induction` and `plateau-signs` are ours."""
+"""The study's figures, by the paper's numbers; `induction`, `plateau-signs` and `attention-lead` are ours."""
 
 from __future__ import annotations
 
@@ -299,6 +299,12 @@ FIGURES = (
             Panel("Hidden states alike", "cosine", _named("repeat_cos")),
             Panel("Repeated predictions", "share", _named("repeat_repetition"), share=True),
         ),
+    ),
+    Figure(
+        "attention-lead",
+        "Does attention turn before the loss? Measured every 10 steps",
+        ("lm-induction-fine",),
+        (_GAIN, _PREFIX_B),
     ),
 )
 

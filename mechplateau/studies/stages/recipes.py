@@ -36,6 +36,12 @@ RECIPES = (
     ),
     Recipe("lm-bigram", "text", "the source of Python's standard library", Text.presets["lm-bigram"]),
     Recipe("lm-induction", "text", "half of the rows repeat a random segment", Text.presets["lm-induction"]),
+    Recipe(
+        "lm-induction-fine",
+        "text",
+        "the same runs, measured every 10 steps",
+        laid_over(Text.presets["lm-induction"], {"evaluation": {"every": 10}}),
+    ),
 )
 
 __all__ = ["LR_END", "RECIPES"]

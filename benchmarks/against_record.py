@@ -21,11 +21,13 @@ PLATEAU_NUMBERS = (
 """Of `mechplateau.studies.plateau.summary`, whose docstring defines them."""
 
 
-def numbers_of(study: str, record: pd.DataFrame) -> list[str]:
-    """The numbers to compare: of another study than the plateau's, every column of its record that is one."""
+def numbers_of(study: str, record: pd.DataFrame, found: pd.DataFrame) -> list[str]:
+    """The numbers to compare: of another study than the plateau's, every one that both tables have."""
     if study == "plateau":
         return list(PLATEAU_NUMBERS)
-    return [name for name in record.select_dtypes("number").columns if name not in KEY]
+    return [
+        name for name in record.select_dtypes("number").columns if name in found.columns and name not in KEY
+    ]
 
 
 def side_by_side(record: pd.DataFrame, found: pd.DataFrame, numbers: list[str]) -> list[str]:
@@ -39,6 +41,8 @@ def side_by_side(record: pd.DataFrame, found: pd.DataFrame, numbers: list[str]) 
         seeds = record[(record["recipe"] == row["recipe"]) & (record["scale"] == row["scale"])]
         for name in numbers:
             then, now = row[f"{name}_then"], row[f"{name}_now"]
+            if pd.isna(then) and pd.isna(now):
+                continue
             span = f"{_shown(seeds[name].min())} to {_shown(seeds[name].max())}"
             lines.append(
                 f"| {row['recipe']} | {row['seed']} | {name} | {_shown(then)} | {_shown(now)} | {span} |"
@@ -56,6 +60,7 @@ def main() -> None:
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
     parser.add_argument("--scale", choices=["paper", "small"], default="paper")
     parser.add_argument("--recipe", help="this one alone")
+    parser.add_argument("--numbers", nargs="+", metavar="NAME", help="these alone")
     asked = parser.parse_args()
     if not asked.runs_dir.is_dir():
         parser.error(f"--runs-dir {asked.runs_dir}: no such folder")
@@ -63,7 +68,7 @@ def main() -> None:
     found, record = found_in(study, asked.runs_dir, asked.scale), on_record(study)
     if asked.recipe is not None:
         found = found[found["recipe"] == asked.recipe]
-    lines = side_by_side(record, found, numbers_of(asked.study, record))
+    lines = side_by_side(record, found, asked.numbers or numbers_of(asked.study, record, found))
     if len(lines) == 2:
         parser.error(
             f"--runs-dir {asked.runs_dir}: no finished run that is on record at the {asked.scale} scale"

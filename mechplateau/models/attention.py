@@ -25,6 +25,7 @@ from torch import Tensor
 from transformer_lens.components import Attention
 
 import mechplateau_kernels as mk
+from mechplateau.models.eager import in_plain_eager
 from mechplateau.models.records import AttentionRecord
 from mechplateau.models.table import Rows
 from mechplateau.models.watching import Watch, honors_hooks, observed
@@ -274,5 +275,10 @@ class SoftmaxAttention(MaskedAttention):
         return scores.masked_fill(~allowed, -torch.inf)
 
     def scores_to_pattern(self, scores: Tensor) -> Tensor:
+        if in_plain_eager(scores):
+            pattern = scores.softmax(dim=-1)
+            # A row with nothing to attend to is NaN here. Few rows are: the passes that empty them are spared.
+            if not pattern[..., 0].isnan().any():
+                return pattern
         nothing = (scores == -torch.inf).all(dim=-1, keepdim=True)
         return scores.masked_fill(nothing, 0.0).softmax(dim=-1).masked_fill(nothing, 0.0)

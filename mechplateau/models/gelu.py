@@ -21,7 +21,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd import forward_ad
+
+from mechplateau.models.eager import vmapped
 
 _SLOPE = 2 * math.sqrt(2 / math.pi)
 _CUBIC = 0.044715 * _SLOPE
@@ -37,18 +38,6 @@ def gelu_new(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-def in_plain_eager(*tensors: Tensor) -> bool:
-    """Whether these are float32 on a CPU, and nothing but ordinary autograd follows what is done with them."""
-    return (
-        all(x.device.type == "cpu" and x.dtype == torch.float32 for x in tensors)
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
-    )
-
-
 def gelu_layers(
     x: Float[Tensor, "*batch d_model"],
     w_in: Float[Tensor, "d_model d_mlp"],
@@ -56,7 +45,7 @@ def gelu_layers(
     w_out: Float[Tensor, "d_mlp d_out"],
     b_out: Float[Tensor, " d_out"],
 ) -> Float[Tensor, "*batch d_out"]:
-    """Both linear layers with the GELU between them; tensors as `in_plain_eager` needs them."""
+    """Both linear layers with the GELU between them; tensors as `eager.in_plain_eager` needs them."""
     rows = x.reshape(-1, x.shape[-1])
     given = (rows, w_in, b_in, w_out, b_out)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
@@ -80,12 +69,6 @@ class _GeluLayers(torch.autograd.Function):
         if torch.is_grad_enabled() or vmapped(grad):
             return _differentiable_backward(grad, x, w_in, b_in, w_out)
         return _backward(grad, x, w_in, w_out, kept, ctx.needs_input_grad)
-
-
-def vmapped(grad: Tensor) -> bool:
-    """Whether many gradients come at once, which the forward pass cannot know (`is_grads_batched`, `vmap`)."""
-    functorch = torch._C._functorch
-    return torch._C._are_functorch_transforms_active() or functorch.is_legacy_batchedtensor(grad)
 
 
 def _blocks(rows: int, width: int, elements: int) -> list[slice]:

@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.components import MLP, Embed, LayerNorm, PosEmbed, TransformerBlock
 
-from mechplateau.models.gelu import gelu_layers, gelu_new, in_plain_eager
+from mechplateau.models.eager import in_plain_eager
+from mechplateau.models.gelu import gelu_layers, gelu_new
 from mechplateau.models.tokens import require_length
 from mechplateau.models.watching import Watch, honors_hooks, observed
 

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mechplateau.models.gelu import in_plain_eager, vmapped
+from mechplateau.models.eager import in_plain_eager, vmapped
 
 _LONGEST, _WIDEST = 40, 128
 """Tokens and width up to which this was the faster way (measured on one thread)."""

@@ -151,6 +151,27 @@ def test_split_inputs_and_padding_still_work(model, tokens):
     torch.testing.assert_close(padded[:, 1:], alone, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["usual", "nothing to attend to", "undefined", "both"])
+def test_a_row_with_nothing_to_attend_to_is_zero_and_an_undefined_one_stays_so(kind):
+    attention = make_model("softmax").blocks[0].attn
+    scores = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    scores[..., 3:] = -torch.inf
+    if kind in ("nothing to attend to", "both"):
+        scores[0, 1, 2] = -torch.inf
+    if kind in ("undefined", "both"):
+        scores[1, 0, 0, 1] = torch.nan
+    pattern = attention.scores_to_pattern(scores)
+    expected = scores.softmax(-1)
+    if kind in ("nothing to attend to", "both"):
+        expected[0, 1, 2] = 0.0
+    torch.testing.assert_close(pattern, expected, rtol=0, atol=0, equal_nan=True)
+    assert pattern[1, 0, 0].isnan().all() == (kind in ("undefined", "both"))
+    # Float64 takes the way without a branch.
+    torch.testing.assert_close(
+        attention.scores_to_pattern(scores.double()).float(), expected, rtol=1e-6, atol=1e-7, equal_nan=True
+    )
+
+
 @pytest.mark.parametrize("soft_cap", [-1.0, 0.5])
 def test_projections_and_scores_are_transformer_lens_to_the_bit(model, tokens, soft_cap):
     model.cfg.attn_scores_soft_cap = soft_cap

@@ -68,7 +68,7 @@ SHELVES = (
     Shelf(
         "stages",
         "paper",
-        ("2", "4", "B.1", "C.2", "C.3", "C.4", "induction", "plateau-signs"),
+        ("2", "4", "B.1", "C.2", "C.3", "C.4", "induction", "plateau-signs", "attention-lead"),
         "They need a long training, or chains at many checkpoints: an hour and more of one core.",
     ),
     Shelf("development", "paper", (), "They need chains at many checkpoints, which take hours of one core."),

@@ -216,3 +216,10 @@ def test_every_coefficient_is_drawn_in_the_color_of_its_verdict(run):
     }
     alone = figure.picture(Material(PAPER, {}, {"lr-true": [first]}, {"lr-true": [run]}))
     assert alone.legends[0].get_texts()[0].get_text() == "λ̂: saturated"
+
+
+def test_factors_are_drawn_in_their_order_and_named():
+    inputs, _ = STUDY.figure("D.3").panels
+    table = pd.DataFrame(columns=[f"ood_inputs_x{g}{end}" for g in (100, 10, 3) for end in ("", "_per_g2")])
+    columns = inputs.columns(table)
+    assert [inputs.label(name) for name in columns] == ["g = 3", "g = 10", "g = 100"]

@@ -38,6 +38,15 @@ def _matching(start: str, end: str) -> Callable[[pd.DataFrame], Sequence[str]]:
     return lambda table: [name for name in table.columns if name.startswith(start) and name.endswith(end)]
 
 
+def _scaled(what: str) -> Callable[[pd.DataFrame], Sequence[str]]:
+    """`ood_{what}_x{g}_per_g2`, in the order of g."""
+    return lambda table: sorted(_matching(f"ood_{what}_x", "_per_g2")(table), key=_factor)
+
+
+def _factor(column: str) -> float:
+    return float(column.removesuffix("_per_g2").rpartition("_x")[2])
+
+
 def _of_head(column: str) -> str:
     """`prefix_B_L1H3`: L1H3, since the panel's title says the rest."""
     return column.rpartition("_")[2]
@@ -189,6 +198,7 @@ FIGURES = (
                 "Largest eigenvalues",
                 "loss per squared weight",
                 _named("hessian_1", "hessian_2", "hessian_3"),
+                label=_said(hessian_1="largest", hessian_2="second", hessian_3="third"),
                 of_checkpoints=True,
             ),
             Panel("Trace", "loss per squared weight", _named("hessian_trace"), of_checkpoints=True),
@@ -210,7 +220,8 @@ FIGURES = (
             Panel(
                 f"{what.capitalize()} times g",
                 "error / g²",
-                _matching(f"ood_{what}", "_per_g2"),
+                _scaled(what),
+                label=lambda name: f"g = {_factor(name):g}",
                 of_checkpoints=True,
             )
             for what in ("inputs", "tasks")

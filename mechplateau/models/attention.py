@@ -277,7 +277,7 @@ class SoftmaxAttention(MaskedAttention):
     def scores_to_pattern(self, scores: Tensor) -> Tensor:
         if in_plain_eager(scores):
             pattern = scores.softmax(dim=-1)
-            # A row with nothing to attend to is NaN here. That is rare, so what makes it 0 runs only where it is needed.
+            # A row with nothing to attend to is NaN here. That is rare: what makes it 0 runs only where needed.
             if not pattern[..., 0].isnan().any():
                 return pattern
         nothing = (scores == -torch.inf).all(dim=-1, keepdim=True)

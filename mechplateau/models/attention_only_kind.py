@@ -21,6 +21,8 @@ class AttentionOnlyKind(ModelKind[AttentionOnlyConfig]):
     patterns: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "embeddings": ("embed.W_E", "pos_embed.W_pos"),
         "attention": ("blocks.*.attn.*",),
+        "QK_only": ("blocks.*.attn.[Wb]_[KQ]",),
+        "OV_only": ("blocks.*.attn.[Wb]_[VO]",),
         "tokens": ("embed.W_E",),
         "positions": ("pos_embed.W_pos",),
         "ln1": ("blocks.*.ln1.*",),

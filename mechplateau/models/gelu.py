@@ -66,9 +66,10 @@ class _GeluLayers(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         x, w_in, b_in, w_out, kept = ctx.saved_tensors
-        if torch.is_grad_enabled() or vmapped(grad):
-            return _differentiable_backward(grad, x, w_in, b_in, w_out)
-        return _backward(grad, x, w_in, w_out, kept, ctx.needs_input_grad)
+        with torch.autocast("cpu", enabled=False):
+            if torch.is_grad_enabled() or vmapped(grad):
+                return _differentiable_backward(grad, x, w_in, b_in, w_out)
+            return _backward(grad, x, w_in, w_out, kept, ctx.needs_input_grad)
 
 
 def _blocks(rows: int, width: int, elements: int) -> list[slice]:

@@ -60,7 +60,8 @@ def block_outputs(
     short = x.shape[1] <= _LONGEST and x.shape[2] <= _WIDEST
     trained = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *weights))
     if short and trained and in_plain_eager(x, *weights):
-        return _ShortBlock.apply(asked, x, *weights)
+        out = _ShortBlock.apply(asked, x, *weights)
+        return out.view(x.shape[0], x.shape[1] // asked.every, x.shape[2])
     return by_torch(x, weights, asked)
 
 
@@ -104,7 +105,8 @@ class _ShortBlock(torch.autograd.Function):
         weights, kept = BlockWeights(*rest[: ctx.n_weights]), _Kept(*rest[ctx.n_weights :])
         if torch.is_grad_enabled() or vmapped(grad):
             return (None, *_gradients_by_torch(grad, x, weights, ctx.asked, ctx.needs_input_grad[1:]))
-        return (None, *_backward(grad, x, weights, ctx.asked, kept))
+        with torch.autocast("cpu", enabled=False):
+            return (None, *_backward(grad, x, weights, ctx.asked, kept))
 
 
 class _Kept(NamedTuple):
@@ -126,7 +128,7 @@ class _Kept(NamedTuple):
     hidden: Float[Tensor, "outputs d_mlp"]
 
 
-def _forward(x: Tensor, weights: BlockWeights, asked: Rows) -> tuple[Tensor, _Kept]:
+def _forward(x: Tensor, weights: BlockWeights, asked: Rows) -> tuple[Float[Tensor, "outputs d_model"], _Kept]:
     n_heads, width, d_head = weights.w_q.shape
     batch, pos, every = x.shape[0], x.shape[1], asked.every
     rows = pos // every
@@ -150,7 +152,7 @@ def _forward(x: Tensor, weights: BlockWeights, asked: Rows) -> tuple[Tensor, _Ke
     if asked.gain != 1:
         out.add_(resid, alpha=asked.gain - 1)
     kept = _Kept(tokens, read, mean1, rstd1, q, k, v, pattern, z, mid, mlp_in, mean2, rstd2, hidden)
-    return out.view(batch, rows, width), kept
+    return out, kept
 
 
 def _backward(grad: Tensor, x: Tensor, weights: BlockWeights, asked: Rows, kept: _Kept) -> tuple[Tensor, ...]:
@@ -205,10 +207,16 @@ def _gradients_by_torch(
     """The gradients that are needed, as a graph where one is asked for."""
     again = torch.is_grad_enabled()
     # torch's fused attention on a CPU has no second derivative, nor many gradients at once.
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-        out = by_torch(x, weights, asked)
-    wanted = [tensor for tensor, need in zip((x, *weights), needed, strict=True) if need]
-    made = iter(torch.autograd.grad(out, wanted, grad, create_graph=again))
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), torch.autocast("cpu", enabled=False):
+        # Of views, each for one place: a tensor that stands in two, or that another one is made of, and its hooks,
+        # would count twice otherwise.
+        given = [
+            tensor.view_as(tensor) if need else tensor
+            for tensor, need in zip((x, *weights), needed, strict=True)
+        ]
+        out = by_torch(given[0], BlockWeights(*given[1:]), asked)
+        wanted = [tensor for tensor, need in zip(given, needed, strict=True) if need]
+        made = iter(torch.autograd.grad(out, wanted, grad.view_as(out), create_graph=again))
     return tuple(next(made) if need else None for need in needed)
 
 

@@ -24,6 +24,8 @@ class RegressorKind(ModelKind[RegressorConfig]):
     patterns: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "embeddings": ("embed.W_E", "pos_embed.W_pos"),
         "attention": ("blocks.*.attn.W_*",),
+        "QK_only": ("blocks.*.attn.W_[KQ]",),
+        "OV_only": ("blocks.*.attn.W_[VO]",),
         "mlp_weights": ("blocks.*.mlp.*",),
         "tokens": ("embed.W_E",),
         "positions": ("pos_embed.W_pos",),

@@ -43,7 +43,7 @@ class Text(TaskBase):
     unhashed: ClassVar = frozenset({"folder", "text_bytes"})
 
     name: Literal["text"] = "text"
-    folder: str | None = None
+    folder: str | None = Field(None, min_length=1)
     """Folder of text files; null: the source of Python's standard library, without its tests."""
     text_bytes: int | None = Field(None, ge=1)
     """Documents are read until they make up so many bytes; null: all of them."""
@@ -53,7 +53,7 @@ class Text(TaskBase):
     """Number of tokens: end of text, 256 bytes, and pairs that are merged."""
     wide_vocab_size: int = Field(4096, ge=LEAST_VOCABULARY, le=2**20)
     """Size of the vocabulary that this one is the first part of; its further strings are the common n-grams."""
-    n_ctx: int = Field(128, ge=2, le=2**16)
+    n_ctx: int = Field(128, ge=6, le=2**16)
     """Tokens that the model sees, the end-of-text token in front included."""
     repeated: float = Field(0.0, ge=0, le=1)
     """Share of training rows that are a random segment, repeated."""

@@ -94,6 +94,15 @@ def test_a_graph_that_is_kept_gives_the_same_gradient_again(small_blocks):
     assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
 
 
+def test_a_backward_pass_within_autocast_is_that_outside(small_blocks):
+    given = layers()
+    out = gelu_layers(*given).square().sum()
+    expected = torch.autograd.grad(out, given, retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(out, given)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
 def test_many_gradients_at_once(small_blocks):
     from torch.func import vmap
 

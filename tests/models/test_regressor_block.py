@@ -125,6 +125,56 @@ def test_many_gradients_at_once(by_hand):
                 torch.testing.assert_close(one[index], other, rtol=1e-5, atol=5e-5)
 
 
+def tied(weights):
+    """Weights of which one stands in two places and one is made of another."""
+    return weights._replace(w_k=weights.w_q, w_v=2 * weights.w_q)
+
+
+@pytest.mark.parametrize("how", ["create_graph", "is_grads_batched"])
+def test_what_stands_in_two_places_counts_once_in_each(by_hand, how):
+    x, weights = given()
+    moved = x + weights.w_ln1  # made of a weight, too
+    leaves = (x, weights.w_q, weights.w_ln1)
+    out = block_outputs(moved, tied(weights), Rows(2, 2, 1e-5))
+    upstream = torch.randn(2, *out.shape, generator=torch.Generator().manual_seed(1))
+    expected = [torch.autograd.grad(out, leaves, one, retain_graph=True) for one in upstream]
+    if how == "create_graph":
+        found = [torch.autograd.grad(out, leaves, one, create_graph=True) for one in upstream]
+    else:
+        together = torch.autograd.grad(out, leaves, upstream, retain_graph=True, is_grads_batched=True)
+        found = [tuple(grads[index] for grads in together) for index in range(2)]
+    for one, other in zip(found, expected, strict=True):
+        for ours, plain in zip(one, other, strict=True):
+            torch.testing.assert_close(ours, plain, rtol=1e-4, atol=5e-5)
+
+
+def test_a_hook_on_a_weight_acts_once_where_a_graph_is_kept(by_hand):
+    x, weights = given()
+    out = block_outputs(x, weights, Rows(2, 2, 1e-5)).square().sum()
+    (plain,) = torch.autograd.grad(out, weights.w_q, retain_graph=True)
+    with_hook = weights.w_q.register_hook(lambda grad: grad / 2)
+    (halved,) = torch.autograd.grad(out, weights.w_q, create_graph=True)
+    with_hook.remove()
+    torch.testing.assert_close(halved, plain / 2, rtol=1e-4, atol=1e-5)
+
+
+def test_a_backward_pass_within_autocast_is_that_outside(by_hand):
+    x, weights = given()
+    out = block_outputs(x, weights, Rows(2, 2, 1e-5)).square().sum()
+    expected = torch.autograd.grad(out, (x, *weights), retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(out, (x, *weights))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
+def test_an_output_may_be_changed_in_place(by_hand):
+    x, weights = given()
+    out = block_outputs(x, weights, Rows(2, 2, 1e-5))
+    (expected,) = torch.autograd.grad(out.sum() * 2, x, retain_graph=True)
+    (found,) = torch.autograd.grad(out.mul_(2).sum(), x)
+    torch.testing.assert_close(found, expected)
+
+
 def test_a_graph_that_is_kept_gives_the_same_gradient_again(by_hand):
     x, weights = given()
     out = block_outputs(x, weights, Rows(1, 2, 1e-5)).sum()

@@ -92,6 +92,8 @@ def test_a_text_shorter_than_a_row_is_refused_with_its_length(folder):
     ("wrong", "said"),
     [
         ({"folder": "/nowhere"}, "folder: "),
+        ({"folder": ""}, "folder: "),
+        ({"n_ctx": 5}, "n_ctx: "),
         ({"vocab_size": 256}, "vocab_size: "),
         ({"wide_vocab_size": 258}, "wide_vocab_size: expected at least vocab_size = 260"),
         ({"segment": [5, 4]}, "segment: "),

@@ -142,6 +142,45 @@ def test_the_report_tells_the_story_of_stages(runs, tmp_path):
     assert "The heads that matter" in page
 
 
+@pytest.mark.parametrize(
+    ("name", "measured", "titles"),
+    [
+        ("in_context_regression", ["loss"], ["Stages"]),
+        ("text", ["loss"], ["Stages"]),
+        ("text", ["loss", "language_heads"], ["Stages", "Heads", "The heads that matter"]),
+    ],
+)
+def test_a_report_of_a_run_without_the_scores_of_stages_says_so(name, measured, titles, folder, tmp_path):
+    from mechplateau.report import save_report
+    from mechplateau.studies.stages.story import stage_sections
+
+    config = regression() if name == "in_context_regression" else text(folder)
+    run = train(config.with_(evaluation={"measurements": measured}), runs_dir=tmp_path)
+    sections = stage_sections(run)
+    assert [section.title for section in sections] == titles
+    none = sections[0].text[-1] == "None of the scores that define stages was measured."
+    assert none == (sections[0].picture is None) == (measured == ["loss"])
+    save_report(run, tmp_path / "page.html")
+
+
+@pytest.mark.parametrize("name", ["in_context_regression", "text"])
+@pytest.mark.parametrize("part", ["QK_only", "OV_only"])
+def test_a_half_of_attention_can_be_frozen(name, part, folder, tmp_path):
+    config = regression() if name == "in_context_regression" else text(folder)
+    frozen = config.with_(interventions=[{"kind": "freeze", "parts": [part]}])
+    run = train(frozen, runs_dir=tmp_path)
+    first, last = (dict(run.model(step).named_parameters()) for step in (0, 6))
+    kept = {"QK_only": ("W_Q", "W_K"), "OV_only": ("W_V", "W_O")}[part]
+    for weight in ("W_Q", "W_K", "W_V", "W_O"):
+        name = f"blocks.0.attn.{weight}"
+        assert torch.equal(first[name], last[name]) == (weight in kept)
+
+
+def test_the_shortest_rows_of_text_can_be_measured(folder, tmp_path):
+    config = text(folder).with_(task={"n_ctx": 6, "segment": [2, 3]})
+    assert train(config, runs_dir=tmp_path).metrics["loss"].notna().all()
+
+
 def test_a_text_that_changed_stops_a_run_before_anything_is_written(tmp_path, folder):
     copy = tmp_path / "text"
     copy.mkdir()

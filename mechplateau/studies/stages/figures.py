@@ -321,15 +321,20 @@ FIGURES = (
 
 _GPU = "needs the paper's size on a GPU"
 _TRAIN = "mechplateau train text --preset lm-paper --device cuda"
+_ONE_LAYER = f"{_TRAIN} --set model.n_layers=1"
 
 ELSEWHERE = {
     "1": Elsewhere(
         "learning coefficients",
-        ("mechplateau figure stages/1-regression", "mechplateau figure stages/1-text"),
-        "has two models: 1-regression and 1-text",
+        (
+            "mechplateau figure stages/1-regression",
+            "mechplateau figure stages/1-text",
+            "mechplateau figure stages/1-induction",
+        ),
+        "is of several models: 1-regression, 1-text and 1-induction",
     ),
-    "C.1": Elsewhere("tokens that changed", (_TRAIN,), _GPU),
-    "E": Elsewhere("one layer", (f"{_TRAIN} --set model.n_layers=1",), _GPU),
+    "C.1": Elsewhere("tokens that changed", (_TRAIN,), f"{_GPU}: {_TRAIN}"),
+    "E": Elsewhere("one layer", (_ONE_LAYER,), f"{_GPU}: {_ONE_LAYER}"),
 }
 
 __all__ = ["ELSEWHERE", "FIGURES"]

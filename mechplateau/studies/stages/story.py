@@ -30,12 +30,15 @@ def stage_sections(run: Run) -> tuple[SectionView, ...]:
         return ()
     bounds, words = _bounds(run)
     panels = next(figure for figure in FIGURES if figure.id == _SHOWN[run.task.name]).panels
-    first = SectionView(
-        title="Stages",
-        text=(words,),
-        picture=_curves(run, panels, bounds),
-        alt="The scores that define the stages over training steps, with every second stage shaded.",
-    )
+    shown = [panel for panel in panels if panel.columns(run.metrics)]
+    first = SectionView(title="Stages", text=(words, "None of the scores that define stages was measured."))
+    if shown:
+        first = SectionView(
+            title="Stages",
+            text=(words,),
+            picture=_curves(run, shown, bounds),
+            alt="The scores that define the stages over training steps, with every second stage shaded.",
+        )
     if isinstance(run.task, InContextRegression):
         return (first, *_beside_released(run))
     return (first, *_heads(run), *_maps(run))
@@ -59,8 +62,7 @@ def _bounds(run: Run) -> tuple[tuple[float, ...], str]:
     )
 
 
-def _curves(run: Run, panels: Sequence[Panel], bounds: Sequence[float]) -> PaperFigure:
-    shown = [panel for panel in panels if panel.columns(run.metrics)]
+def _curves(run: Run, shown: Sequence[Panel], bounds: Sequence[float]) -> PaperFigure:
     columns = min(3, len(shown))
     rows = -(-len(shown) // columns)
     table = run.metrics[run.metrics["step"] > 0]
@@ -111,6 +113,8 @@ def _heads(run: Run) -> tuple[SectionView, ...]:
     heads = [
         name.removeprefix("previous_token_") for name in table.columns if name.startswith("previous_token_")
     ]
+    if not heads:
+        return ()
     kinds = {"previous token": "previous_token", "prefix B": "prefix_B", "prefix A": "prefix_A"}
     rows = []
     for head in heads:

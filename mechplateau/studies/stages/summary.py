@@ -150,7 +150,7 @@ def regression_numbers(table: pd.DataFrame, seed: int) -> Numbers:
 def language_numbers(table: pd.DataFrame) -> Numbers:
     """Of a run of text with an attention-only model."""
     end = int(table["step"].iloc[-1])
-    excess = table["bigram_excess"].to_numpy(dtype=float)
+    excess = table["bigram_excess"].to_numpy(dtype=float) if "bigram_excess" in table else np.array([])
     low = int(table["step"].iloc[int(np.nanargmin(excess))]) if np.isfinite(excess).any() else None
     best = best_heads(table, "prefix_B")
     found: Numbers = {

@@ -9,7 +9,12 @@ from typing import ClassVar
 from mechplateau.measurements import regression_values
 from mechplateau.measurements.base import Measurement, Need, Seen, Setting, Value, register_measurement
 from mechplateau.measurements.columns import Column
-from mechplateau.measurements.regression_values import GAINS, RegressionProbes, regression_probes
+from mechplateau.measurements.regression_values import (
+    GAINS,
+    RegressionProbes,
+    knows_prior,
+    regression_probes,
+)
 from mechplateau.models.config import ModelConfigBase
 from mechplateau.models.regressor_config import RegressorConfig
 from mechplateau.objectives import Batch
@@ -70,6 +75,12 @@ class RegressionPredictions(OfRegression):
             ),
             *self._norm_and_gains("", ""),
         ]
+        if knows_prior(self.task):
+            columns.append(
+                Column(
+                    "prior_gap", _SQUARE, "mean squared distance from the best predictor of the known tasks"
+                )
+            )
         if 0 < self.task.noise < 1:
             columns += self._norm_and_gains("_quiet", ", on contexts with the noise σ⁴")
         return tuple(columns)

@@ -23,6 +23,7 @@ CONTEXTS = 8192
 _AT_ONCE = 512
 LOOKED_AT = 512
 """Those of them whose attention is looked at."""
+_MOST_TASKS = 2**16
 GAINS = ((1, 4), (4, 8))
 """Pairs a and b of the in-context gains I_{a:b}."""
 
@@ -37,12 +38,19 @@ class RegressionProbes:
         quiet: contexts whose noise has the variance σ⁴, as the authors' second set has (it takes σ² as a standard
             deviation); None where the noise is no less then.
         mean_task: t̄ of M tasks; None: 0.
+        prior: the answers of who knows the M tasks, `[context, pair]`; None where `knows_prior` says no.
     """
 
     batch: RegressionBatch
     ridge: Float[Tensor, "context pair"]
     quiet: RegressionBatch | None
     mean_task: Float[Tensor, " d"] | None
+    prior: Float[Tensor, "context pair"] | None
+
+
+def knows_prior(task: InContextRegression) -> bool:
+    """Whether there are known tasks, few enough to weigh all in seconds, and noise to weigh them by."""
+    return task.n_tasks is not None and task.n_tasks <= _MOST_TASKS and task.noise > 0
 
 
 def regression_probes(task: InContextRegression, device: torch.device | str = "cpu") -> RegressionProbes:
@@ -59,7 +67,8 @@ def regression_probes(task: InContextRegression, device: torch.device | str = "c
         assert isinstance(less, RegressionBatch)
         quiet = less
     mean_task = None if task.n_tasks is None else task.tasks(device).mean(0)
-    return RegressionProbes(batch, task.ridge(batch), quiet, mean_task)
+    prior = task.finite_prior(batch) if knows_prior(task) else None
+    return RegressionProbes(batch, task.ridge(batch), quiet, mean_task, prior)
 
 
 @torch.no_grad()
@@ -81,6 +90,8 @@ def predictions(model: Any, probes: RegressionProbes) -> dict[str, Tensor | None
         "task_prior_distance": regression.task_prior_distance(found, batch.x, probes.mean_task),
         **_norm_and_gains(found, errors),
     }
+    if probes.prior is not None:
+        values["prior_gap"] = regression.prior_gap(found, probes.prior)
     if probes.quiet is not None:
         found = predicted(model, probes.quiet)
         errors = regression.squared_errors(found, probes.quiet.targets)

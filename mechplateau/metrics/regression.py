@@ -11,6 +11,7 @@ x_k and the pairs before k. B contexts, D numbers an x.
 | `in_context_gain` | l_b − l_a; below 0 where later pairs are predicted better | y² |
 | `prediction_norm` | mean of ŷ² | y² |
 | `ridge_gap` | mean of (ŷ − ŷ_ridge)²; the noise of y is not in it | y² |
+| `prior_gap` | mean of (ŷ − ŷ_prior)², ŷ_prior the finite prior's answers | y² |
 | `task_prior_distance` | mean over B of Σ_k (ŷ_k − t̄·x_k)², t̄ the mean task | y² |
 
 Source: arXiv 2402.02364, section 5.1 and appendix D; Raventós et al. 2023 for the finite prior.
@@ -126,6 +127,14 @@ def ridge_gap(
     """Mean of (ŷ − ŷ_ridge)², how far the model is from the best answers."""
     _require_predictions("ridge_gap", predictions, ridge)
     return (predictions - ridge).square().mean()
+
+
+def prior_gap(
+    predictions: Float[Tensor, "batch pairs"], prior: Float[Tensor, "batch pairs"]
+) -> Float[Tensor, ""]:
+    """Mean of (ŷ − ŷ_prior)², how far the model is from the best answers where the M tasks are known."""
+    _require_predictions("prior_gap", predictions, prior)
+    return (predictions - prior).square().mean()
 
 
 def task_prior_distance(

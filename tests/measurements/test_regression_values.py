@@ -1,5 +1,7 @@
 """What is measured of a regression model, on models whose answers are known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -69,3 +71,26 @@ def test_attention_is_told_from_x_and_from_y_apart(model, probes):
 def test_with_known_tasks_the_mean_task_is_theirs():
     task = InContextRegression(n_tasks=4, n_pairs=2)
     torch.testing.assert_close(rv.regression_probes(task).mean_task, task.tasks().mean(0))
+
+
+def test_with_known_tasks_the_best_answers_are_theirs_and_not_ridges():
+    task = InContextRegression(d=2, n_pairs=4, n_tasks=3)
+    probes = rv.regression_probes(task)
+    prior = task.finite_prior(probes.batch)
+
+    def knows(inputs):
+        """Answers as one who knows the tasks; the contexts come in their order, in blocks."""
+        first = knows.begin
+        knows.begin += len(inputs)
+        return prior[first : knows.begin]
+
+    knows.begin = 0
+    found = rv.predictions(knows, replace(probes, quiet=None))
+    assert float(found["prior_gap"]) == 0
+    assert float(found["ridge_gap"]) > 0.05
+    assert float(found["mse"]) < float((task.ridge(probes.batch) - probes.batch.targets).square().mean())
+
+
+@pytest.mark.parametrize("changes", [{}, {"n_tasks": 3, "noise": 0.0}, {"n_tasks": 2**16 + 1}])
+def test_without_few_known_tasks_or_noise_there_is_no_prior(changes):
+    assert not rv.knows_prior(InContextRegression(d=2, n_pairs=2, **changes))

@@ -66,7 +66,7 @@ def test_the_measures_by_hand():
     assert float(r.in_context_gain(errors, 1, 2)) == 5.5
     assert r.in_context_gain(errors, 1, 4) is None
     assert float(r.prediction_norm(predictions)) == 3.5
-    assert float(r.ridge_gap(predictions, y)) == 5.25
+    assert float(r.ridge_gap(predictions, y)) == float(r.prior_gap(predictions, y)) == 5.25
     x = torch.tensor([[[1.0], [1.0]], [[1.0], [2.0]]])
     assert float(r.task_prior_distance(predictions, x)) == (1 + 4 + 9 + 0) / 2
     assert float(r.task_prior_distance(predictions, x, torch.tensor([1.0]))) == (0 + 1 + 4 + 4) / 2

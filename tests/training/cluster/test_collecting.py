@@ -67,7 +67,7 @@ def test_a_folder_goes_to_the_node_and_comes_back_as_it_saves(tried, tmp_path):
     write(own, config_DOT_yaml="a: 1", resume__step1_DOT_safetensors="first save", _DOT_lock="")
     mirror = tried(1)
     assert mirror.fetch() is None
-    there = tmp_path / "scratch/try1/job/runs/own"
+    there = tmp_path / "scratch/try1/work/runs/own"
     assert read(there) == read(own)
     assert (there.parent / "source").read_text() == "from another run"
 
@@ -112,7 +112,7 @@ def test_a_full_disk_is_told_with_its_folder_and_no_pieces_are_left(tried, tmp_p
     write(own, a="old")
     mirror = tried(1)
     assert mirror.fetch() is None
-    write(tmp_path / "scratch/try1/job/runs/own", a="new")
+    write(tmp_path / "scratch/try1/work/runs/own", a="new")
     written = getattr(collecting, full)
 
     def until_it_is_full(path, *rest):
@@ -157,7 +157,7 @@ def test_only_the_last_try_counts(tried, desk, tmp_path):
     assert first.fetch() is None
     second = tried(2)
     assert second.fetch() is None
-    write(tmp_path / "scratch/try1/job/runs/own", a="of the first")
+    write(tmp_path / "scratch/try1/work/runs/own", a="of the first")
     with pytest.raises(Superseded):
         first.bring(final=True)
     assert not desk.go_on(0, 1, "")
@@ -186,7 +186,7 @@ def test_leftovers_of_killed_workers_are_removed_but_not_what_is_held(tried, tmp
 def test_a_file_the_node_has_already_is_not_sent_again(tried, desk, tmp_path, monkeypatch):
     mirror = tried(1)
     monkeypatch.setattr(mirror, "_get", partial(pytest.fail, "sent again"))
-    target = tmp_path / "scratch/try1/job/runs/source"
+    target = tmp_path / "scratch/try1/work/runs/source"
     target.parent.mkdir(parents=True)
     target.write_text("from another run")
     assert mirror.fetch() is None

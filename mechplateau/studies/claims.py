@@ -2,8 +2,8 @@
 
 A claim is checked on the numbers of one recipe's runs, one a seed, or on their ratio to the same number of another
 recipe: of its run of the same seed, or where there is none, the median over its seeds. It holds where the median over
-seeds lies in the range. With fewer seeds than the claim needs, it holds or fails so far; with the number defined in
-fewer than half of them, it is undefined.
+seeds lies in the range, and so do at least half of the runs: a run without the number does not. With fewer seeds than the
+claim needs, it holds or fails so far; with the number defined in fewer than half of them, it is undefined.
 
 Claims are written before the runs that judge them. A later change is a `Change`, and stays visible.
 """
@@ -126,7 +126,7 @@ class Outcome:
         claim: the claim.
         values: one a seed that has it defined, in the order of the runs.
         runs: number of runs looked at.
-        verdict: of the median.
+        verdict: of the median, and of how many runs lie in the range.
         inside: how many of the runs lie in the range.
         unsolved: how many of the runs ended before they had solved their task, maybe in the middle of their drop.
         old: how many of the runs are on record without their tables, with the numbers of an old definition.
@@ -161,7 +161,9 @@ def check(claim: Claim, summaries: Summaries, scale: str = PAPER) -> Outcome:
         return Outcome(claim, (), len(runs), "undefined", 0, unsolved, old)
     within = _within(*claim.range(scale))
     inside = sum(map(within, values))
-    verdict: Verdict = "holds" if within(statistics.median(values)) else "fails"
+    # The median of two seeds can lie in the range when one of them does, and a third has no number.
+    holds = within(statistics.median(values)) and 2 * inside >= len(runs)
+    verdict: Verdict = "holds" if holds else "fails"
     if 2 * len(values) < len(runs):
         verdict = "undefined"
     elif len(runs) < claim.seeds:

@@ -138,6 +138,14 @@ def test_the_median_over_seeds_decides():
     assert check(CLAIM, {"mws": [{"drop": 1.0}, {"drop": 1.0}, {"drop": 3.2}]}).verdict == "fails"
 
 
+def test_half_of_the_runs_must_lie_in_the_range_as_well():
+    two = [{"drop": 3.6}, {"drop": 2.9}]
+    assert check(CLAIM, {"mws": two}).verdict == "holds"  # their median is 3.25, and one of two is in it
+    assert check(CLAIM, {"mws": [*two, {"drop": None}]}).verdict == "fails"
+    scattered = check(CLAIM, {"mws": [{"drop": 1.0}, {"drop": 3.0}, {"drop": 9.0}]})
+    assert (scattered.value, scattered.inside, scattered.verdict) == (3.0, 1, "fails")
+
+
 def test_what_has_not_run_says_so():
     assert check(CLAIM, {}).verdict == "not yet run"
     ratio = shorter()

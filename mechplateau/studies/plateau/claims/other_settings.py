@@ -13,6 +13,11 @@ _ON_IT = Change(
     was="the largest COS anywhere before the drop",
     because="the sentence is about the plateau; now onset to drop",
 )
+_HALF = Change(
+    after=3,
+    was="holds where the median of the seeds that have the number lies in the range",
+    because="one of three seeds did, one had no number, and the row held; now half of the seeds must, in every row",
+)
 _SETTINGS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("26", ("mws-n8", "mws-n24", "mws-k3", "mws-k4")),
     ("27", ("mws-p19", "mws-p19-sep17", "mws-p23", "mws-p23-sep17")),
@@ -90,7 +95,7 @@ def _signs(figure: str, recipe: str) -> Iterable[Claim]:
         recipe=recipe,
         number="apm_plateau_gain",
         low=1.2,
-        changes=changes,
+        changes=(*changes, _HALF) if recipe == "mws-p19" else changes,
     )
 
 

@@ -2,8 +2,8 @@
 
 A claim is checked on the numbers of one recipe's runs, one a seed, or on their ratio to the same number of another
 recipe: of its run of the same seed, or where there is none, the median over its seeds. It holds where the median over
-seeds lies in the range, and so do at least half of the runs: a run without the number does not. With fewer seeds than the
-claim needs, it holds or fails so far; with the number defined in fewer than half of them, it is undefined.
+seeds lies in the range, and so do at least half of the runs: a run without the number does not. With fewer seeds than
+the claim needs, it holds or fails so far; with the number defined in fewer than half of them, it is undefined.
 
 Claims are written before the runs that judge them. A later change is a `Change`, and stays visible.
 """
